@@ -1,0 +1,1 @@
+"""sharer: pods share NVIDIA GPUs on a stock Kubernetes cluster."""

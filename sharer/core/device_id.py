@@ -1,0 +1,77 @@
+"""The device ID: a slice's name in the kubelet API, and the only thing Allocate is given.
+
+    <uuid>::<strategy>-<replica>[-<limit MiB>[-<compute %>]]
+
+The kubelet replays an ID for as long as the pod lives, over every restart of ours, so the ID itself carries what was
+promised (DESIGN §2). `::` after the UUID is what metric exporters split on. At most 63 characters
+(kubelet-contract §3). A share of compute without a memory limit leaves the limit empty: `…::mps-0--25`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sharer.core.errors import RequestError
+
+MAX_LENGTH = 63
+_FORM = re.compile(
+    r"(?P<uuid>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)::(?P<strategy>ts|mps|mig|ex)-(?P<replica>0|[1-9][0-9]*)"
+    r"(?:-(?P<limit>[1-9][0-9]*)?(?:-(?P<percent>[1-9][0-9]?|100))?)?",
+)
+
+
+class Strategy(StrEnum):
+    """How a slice comes from its GPU, as it stands in the ID."""
+
+    TIME_SLICING = "ts"
+    MPS = "mps"
+    MIG = "mig"
+    EXCLUSIVE = "ex"
+
+    @property
+    def title(self) -> str:
+        """The name that policies and reports use."""
+        return {"ts": "time-slicing", "mps": "mps", "mig": "mig", "ex": "exclusive"}[self.value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class DeviceId:
+    """A slice's identity and its promise.
+
+    >>> DeviceId.parse("GPU-5a3f::mps-3-20480-25")
+    DeviceId(uuid='GPU-5a3f', strategy=<Strategy.MPS: 'mps'>, replica=3, limit_mib=20480, percent=25)
+    >>> str(DeviceId(uuid="MIG-77b1", strategy=Strategy.MIG, replica=0))
+    'MIG-77b1::mig-0'
+    """
+
+    uuid: str  # of the physical GPU or of the MIG device
+    strategy: Strategy
+    replica: int  # from 0
+    limit_mib: int | None = None  # None: no memory limit is promised
+    percent: int | None = None  # of the GPU's SMs, 1 to 100; None: no share is promised
+
+    @classmethod
+    def parse(cls, text: str) -> DeviceId:
+        """Read an ID. Raises RequestError for anything that `str` would not have written."""
+        found = _FORM.fullmatch(text) if len(text) <= MAX_LENGTH else None
+        limit, percent = (found["limit"], found["percent"]) if found else (None, None)
+        if found is None or text.endswith("-"):
+            raise RequestError(
+                f"device ID {text!r} is not one of sharer's (<uuid>::<strategy>-<replica>[-<limit MiB>[-<compute %>]]);"
+                " another plugin may have offered it under the same resource name"
+            )
+        return cls(
+            uuid=found["uuid"],
+            strategy=Strategy(found["strategy"]),
+            replica=int(found["replica"]),
+            limit_mib=None if limit is None else int(limit),
+            percent=None if percent is None else int(percent),
+        )
+
+    def __str__(self) -> str:
+        text = f"{self.uuid}::{self.strategy.value}-{self.replica}"
+        if self.limit_mib is not None or self.percent is not None:
+            text += f"-{'' if self.limit_mib is None else self.limit_mib}"
+        return text if self.percent is None else f"{text}-{self.percent}"

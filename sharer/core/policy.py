@@ -1,0 +1,160 @@
+"""What the operator wants: the policy as frozen values (DESIGN §4). `core/policy_reader` makes them from text."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from fnmatch import fnmatchcase
+
+from sharer.core.inventory import MigDevice, PhysicalGpu
+
+
+class Auto(Enum):
+    """The value is worked out per GPU."""
+
+    AUTO = "auto"
+
+
+class Placement(StrEnum):
+    """Which GPU the next slice comes from."""
+
+    PACKED = "packed"  # keep whole GPUs idle as long as possible
+    SPREAD = "spread"  # balance the GPUs
+
+
+class OnExceed(StrEnum):
+    """What `watch` does about a container above its promise."""
+
+    REPORT = "report"
+    EVICT = "evict"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSlicing:
+    """N slices of a GPU; the driver's scheduler switches between their processes."""
+
+    slices: int | None  # exactly one of the two is set
+    slice_memory_bytes: int | None  # the count follows from the GPU's memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mps:
+    """N slices of a GPU, clients of one MPS control daemon."""
+
+    slices: int | None
+    slice_memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mig:
+    """The MIG devices that exist, each offered `replicas` times."""
+
+    replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exclusive:
+    """The whole GPU, once."""
+
+
+Sharing = TimeSlicing | Mps | Mig | Exclusive
+
+
+class Comparison(StrEnum):
+    """How `match.memory` compares."""
+
+    AT_LEAST = ">="
+    AT_MOST = "<="
+    ABOVE = ">"
+    BELOW = "<"
+    EQUAL = "=="
+
+    def holds(self, left: int, right: int) -> bool:
+        """Whether `left` stands in this relation to `right`."""
+        compare = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq}
+        return bool(compare[self.value](left, right))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """Which GPUs or MIG devices a rule is for. What is None is not asked; all that is asked must hold."""
+
+    product: str | None = None  # glob, letter case matters not
+    memory: tuple[Comparison, int] | None = None  # bytes
+    uuids: tuple[str, ...] | None = None  # of physical GPUs or MIG devices
+    mig_profile: str | None = None  # glob, "1g.*"
+
+    def holds(self, gpu: PhysicalGpu, mig: MigDevice | None) -> bool:
+        """Whether this GPU (or, if given, this MIG device on it) is meant. What is unknown matches nothing."""
+        memory_bytes = gpu.memory_bytes if mig is None else mig.memory_bytes
+        uuids = {gpu.uuid} if mig is None else {gpu.uuid, mig.uuid}
+        profile = None if mig is None else mig.profile
+        return (
+            (self.product is None or _glob(gpu.product, self.product))
+            and (self.memory is None or (memory_bytes is not None and self.memory[0].holds(memory_bytes, self.memory[1])))
+            and (self.uuids is None or not uuids.isdisjoint(self.uuids))
+            and (self.mig_profile is None or _glob(profile, self.mig_profile))
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPolicy:
+    """How much GPU memory a slice promises and what holds a container to it."""
+
+    limit: Auto | int | None = Auto.AUTO  # bytes; None: no limit is promised
+    total_bytes: int | None = None  # only where the driver reports none
+    reserve_bytes: int = 0
+    oversubscribe: float = 1.0
+    enforce: tuple[str, ...] = ("driver", "watch")  # strongest available first
+    required: bool = False
+    guarantee: bool = False
+    on_exceed: OnExceed = OnExceed.REPORT
+    evict_after_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputePolicy:
+    """Which share of a GPU's SMs a slice promises. Only MPS can hold one."""
+
+    percent: Auto | int | None = None
+    enforce: tuple[str, ...] = ("mps",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One rule: for which GPUs, under which resource name, cut how."""
+
+    match: Match = field(default_factory=Match)
+    resource: str | None  # None: the strategy's default name
+    sharing: Sharing
+    memory: MemoryPolicy = field(default_factory=MemoryPolicy)
+    compute: ComputePolicy = field(default_factory=ComputePolicy)
+    placement: Placement = Placement.PACKED
+    request_max: int = 1
+    where: str = ""  # "rules[0]", for messages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthPolicy:
+    """Which XIDs mean nothing, which pass, and after how long. Every other one is fatal."""
+
+    ignore: frozenset[int] = frozenset({13, 31, 43, 45, 68, 109})
+    transient: frozenset[int] = frozenset({94})
+    recover_after_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """A whole policy. Rules in order: the first that matches a GPU or MIG device decides."""
+
+    rules: tuple[Rule, ...]
+    health: HealthPolicy = field(default_factory=HealthPolicy)
+    quarantine_timeout_s: float = 600.0
+    drain_patience_s: float = 600.0
+    rollout_window_s: float = 0.0
+    warnings: tuple[str, ...] = ()  # accepted, but the operator should know
+
+
+def _glob(text: str | None, pattern: str) -> bool:
+    return text is not None and fnmatchcase(text.lower(), pattern.lower())
