@@ -31,7 +31,7 @@ class Strategy(StrEnum):
     EXCLUSIVE = "ex"
 
     @property
-    def title(self) -> str:
+    def policy_name(self) -> str:
         """The name that policies and reports use."""
         return {"ts": "time-slicing", "mps": "mps", "mig": "mig", "ex": "exclusive"}[self.value]
 
@@ -69,6 +69,12 @@ class DeviceId:
             limit_mib=None if limit is None else int(limit),
             percent=None if percent is None else int(percent),
         )
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the kubelet API and the grammar can carry it: false for a UUID with other characters or too long."""
+        text = str(self)
+        return len(text) <= MAX_LENGTH and _FORM.fullmatch(text) is not None
 
     def __str__(self) -> str:
         text = f"{self.uuid}::{self.strategy.value}-{self.replica}"

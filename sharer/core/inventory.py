@@ -22,6 +22,7 @@ class MigDevice:
     compute_instance_id: int | None
     profile: str | None  # "1g.10gb", "1g.10gb+me"; None: the driver does not name it
     memory_bytes: int | None  # of the instance
+    lost: str | None = None  # None: it exists; otherwise why it does not any more
     unknown: UnknownFields = ()
 
 
@@ -59,18 +60,44 @@ class Inventory:
         return None
 
 
-def remember_lost(known: Inventory, found: Inventory) -> Inventory:
-    """What exists now, with the GPUs and MIG devices that were known before and are gone kept as lost.
+_GONE = "no longer listed by the driver"
+_FACTS = ("minor_number", "product", "memory_bytes", "compute_capability", "pci_bus_id", "numa_node", "mig_enabled")
 
-    Their slices may be held, and an ID that vanishes can crash the kubelet (kubelet-contract §3): a lost GPU stays in
-    the inventory, marked, until the agent restarts without it or it comes back.
+
+def remember_lost(known: Inventory, found: Inventory) -> Inventory:
+    """What exists now, with what was known before and is gone kept as lost.
+
+    The slices of a lost GPU or MIG device may be held, and an ID that vanishes can crash the kubelet
+    (kubelet-contract §3), so it stays in the inventory, marked. A fact that was known and cannot be read this time
+    stays as it was: one failed query must not change a device ID.
     """
-    by_uuid = {gpu.uuid: gpu for gpu in found.gpus}
-    kept = [
-        replace(gpu, lost=gpu.lost or "no longer listed by the driver") for gpu in known.gpus if gpu.uuid not in by_uuid
+    before = {gpu.uuid: gpu for gpu in known.gpus}
+    present = [_merge(before.get(gpu.uuid), gpu) for gpu in found.gpus]
+    gone = [
+        replace(gpu, lost=gpu.lost or _GONE, mig_devices=tuple(_lose(mig, _GONE) for mig in gpu.mig_devices))
+        for gpu in known.gpus
+        if gpu.uuid not in {gpu.uuid for gpu in found.gpus}
     ]
     return replace(
         found,
         driver_version=found.driver_version or known.driver_version,
-        gpus=tuple(sorted((*found.gpus, *kept), key=lambda gpu: (gpu.index, gpu.uuid))),
+        gpus=tuple(sorted((*present, *gone), key=lambda gpu: (gpu.index, gpu.uuid))),
     )
+
+
+def _merge(before: PhysicalGpu | None, now: PhysicalGpu) -> PhysicalGpu:
+    if before is None:
+        return now
+    kept = {name: getattr(before, name) for name in _FACTS if getattr(now, name) is None}
+    existing = {mig.uuid for mig in now.mig_devices}
+    lost = tuple(_lose(mig, now.lost or _GONE) for mig in before.mig_devices if mig.uuid not in existing)
+    return replace(
+        now,
+        **kept,
+        mig_devices=(*now.mig_devices, *lost),
+        unknown=tuple((name, reason) for name, reason in now.unknown if kept.get(name) is None),
+    )
+
+
+def _lose(mig: MigDevice, reason: str) -> MigDevice:
+    return replace(mig, lost=mig.lost or reason)

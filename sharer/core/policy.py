@@ -6,6 +6,7 @@ import operator
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from fnmatch import fnmatchcase
+from typing import assert_never
 
 from sharer.core.inventory import MigDevice, PhysicalGpu
 
@@ -126,13 +127,13 @@ class Rule:
     """One rule: for which GPUs, under which resource name, cut how."""
 
     match: Match = field(default_factory=Match)
-    resource: str | None  # None: the strategy's default name
+    resource: str | None = None  # None: `default_resource`, also where the text names just that
     sharing: Sharing
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     compute: ComputePolicy = field(default_factory=ComputePolicy)
     placement: Placement = Placement.PACKED
-    request_max: int = 1
-    where: str = ""  # "rules[0]", for messages
+    request_max: int | None = 1  # slices per container; None: as many as there are
+    where: str = field(default="", compare=False)  # "rules[0]", for messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +154,30 @@ class Policy:
     quarantine_timeout_s: float = 600.0
     drain_patience_s: float = 600.0
     rollout_window_s: float = 0.0
-    warnings: tuple[str, ...] = ()  # accepted, but the operator should know
+    warnings: tuple[str, ...] = field(default=(), compare=False)  # accepted, but the operator should know
+    source: str = field(default="policy", compare=False)  # the file or ConfigMap key it was read from, for messages
+
+
+def default_resource(sharing: Sharing) -> str:
+    """The name that a strategy offers its slices under when the rule gives none; for MIG with `{profile}` in it."""
+    match sharing:
+        case Exclusive():
+            return "nvidia.com/gpu"
+        case Mig():
+            return "nvidia.com/mig-{profile}"
+        case TimeSlicing() | Mps():
+            return "nvidia.com/gpu.shared"
+        case _:
+            assert_never(sharing)
+
+
+def resource_for(rule: Rule, mig_profile: str | None) -> str:
+    """The resource name that a rule offers slices under; for a MIG device, with its profile filled in.
+
+    `+` is not legal in a resource name, so the profile 1g.10gb+me is offered as nvidia.com/mig-1g.10gb.me.
+    """
+    template = rule.resource or default_resource(rule.sharing)
+    return template.replace("{profile}", (mig_profile or "").replace("+", "."))
 
 
 def _glob(text: str | None, pattern: str) -> bool:

@@ -27,9 +27,8 @@ def parse_memory_bytes(text: str) -> int:
     if found is None:
         unitless = re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) is not None
         raise ValueError(f"{text!r} has no unit; write {MEMORY_FORM}" if unitless else f"{text!r} is not {MEMORY_FORM}")
-    whole, fraction, unit = found.groups()
-    scale = 10 ** len(fraction or "")
-    return int(whole + (fraction or "")) * _MEMORY_UNITS[unit] // scale
+    whole, fraction, unit = found[1], found[2] or "", found[3]
+    return int(whole + fraction) * _MEMORY_UNITS[unit] // int("1" + "0" * len(fraction))
 
 
 def parse_duration_s(text: str) -> float:

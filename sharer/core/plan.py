@@ -1,0 +1,177 @@
+"""What a node offers: the policy laid over the inventory. The same input gives the same plan.
+
+Each physical GPU without MIG mode and each MIG device goes to the first rule that is meant for it: a `mig` rule looks
+at MIG devices, every other rule at GPUs without MIG mode. A GPU in MIG mode is never offered whole.
+
+What concerns one device (too old for MPS, memory unknown, a limit of 0) is a refusal: that device offers no slice and
+the reason is shown. Only a list that the kubelet could not receive refuses the policy as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from sharer.core.cut import Cut, Refused, Target, cut
+from sharer.core.device_id import DeviceId, Strategy
+from sharer.core.errors import PolicyError, Problem
+from sharer.core.inventory import Inventory
+from sharer.core.list_size import MAX_LIST_BYTES, worst_case_list_bytes
+from sharer.core.policy import Mig, Placement, Policy, Rule, resource_for
+from sharer.core.quantities import MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """What one unit of a resource gives a container."""
+
+    id: DeviceId
+    gpu_uuid: str  # of the physical GPU, also for a slice of a MIG device
+    promise_bytes: int | None  # None: no memory is promised
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcePlan:
+    """Everything offered under one resource name, in the order of GPU and replica."""
+
+    name: str
+    strategy: Strategy
+    placement: Placement
+    request_max: int | None  # slices per container; None: no bound
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A GPU or MIG device that offers nothing, and why."""
+
+    uuid: str
+    device: str  # for people: "GPU 3 (NVIDIA A100-SXM4-80GB)"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is offered, what is not and why, and what the operator should know. Resources in order of name."""
+
+    resources: tuple[ResourcePlan, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def slices(self) -> Iterator[Slice]:
+        """Every slice of every resource."""
+        for resource in self.resources:
+            yield from resource.slices
+
+
+def make_plan(inventory: Inventory, policy: Policy, *, adopt: Collection[DeviceId] = ()) -> Plan:
+    """Decide which slices this node offers. `adopt`: IDs offered before, see `core/cut`.
+
+    Raises PolicyError if the list of a resource could exceed what the kubelet receives.
+    """
+    offered: dict[str, tuple[Rule, list[Slice]]] = {}
+    profiles: dict[str, str] = {}  # resource name -> the MIG profile it was made from
+    refusals: list[Refusal] = []
+    warnings = list(policy.warnings)
+    for target in _targets(inventory):
+        rule = next((rule for rule in policy.rules if _is_meant(rule, target)), None)
+        if rule is None:
+            if target.mig is None and target.gpu.mig_enabled:
+                refusals.append(Refusal(uuid=target.uuid, device=target.title, reason=_EMPTY_MIG))
+            else:
+                warnings.append(f"{target.title}, {target.uuid}, matches no rule of the policy and is not offered")
+            continue
+        try:
+            how = cut(target, rule, [old for old in adopt if old.uuid == target.uuid])
+            name = _resource_name(target, rule, profiles)
+            slices = _slices(target, how)
+        except Refused as refused:
+            refusals.append(Refusal(uuid=target.uuid, device=target.title, reason=str(refused)))
+            continue
+        warnings += [f"{target.title}, {target.uuid}: {warning}" for warning in how.warnings]
+        offered.setdefault(name, (rule, []))[1].extend(slices)
+    _check_list_sizes(offered, policy.source)
+    return Plan(
+        resources=tuple(
+            ResourcePlan(
+                name=name,
+                strategy=slices[0].id.strategy,
+                placement=rule.placement,
+                request_max=rule.request_max,
+                slices=tuple(slices),
+            )
+            for name, (rule, slices) in sorted(offered.items())
+        ),
+        refusals=tuple(refusals),
+        warnings=tuple(dict.fromkeys(warnings)),
+    )
+
+
+_EMPTY_MIG = "MIG mode is on and there is no MIG device; create one, or switch MIG mode off to share the GPU whole"
+
+
+def _targets(inventory: Inventory) -> Iterator[Target]:
+    """Everything that could be cut, and GPUs in MIG mode without a MIG device, which no rule is meant for."""
+    for gpu in inventory.gpus:
+        for mig in gpu.mig_devices:
+            yield Target(gpu=gpu, mig=mig)
+        if not gpu.mig_enabled or all(mig.lost for mig in gpu.mig_devices):
+            yield Target(gpu=gpu, mig=None)
+
+
+def _is_meant(rule: Rule, target: Target) -> bool:
+    """Whether a rule is for this kind of device and matches it."""
+    if isinstance(rule.sharing, Mig) != (target.mig is not None):
+        return False
+    return not (target.mig is None and target.gpu.mig_enabled) and rule.match.holds(target.gpu, target.mig)
+
+
+def _resource_name(target: Target, rule: Rule, profiles: dict[str, str]) -> str:
+    """The name that a slice of this device is asked for by. Raises Refused where it would say something untrue."""
+    profile = None if target.mig is None else target.mig.profile
+    if target.mig is None or (rule.resource is not None and "{profile}" not in rule.resource):
+        return resource_for(rule, profile)
+    if profile is None:
+        raise Refused("the driver does not name its MIG profile, so the resource has no name; set resource in the rule")
+    name = resource_for(rule, profile)
+    if profiles.setdefault(name, profile) != profile:
+        raise Refused(
+            f"its profile and the profile {profiles[name]} would both be called {name}; set resource in a rule"
+        )
+    return name
+
+
+def _slices(target: Target, how: Cut) -> list[Slice]:
+    promise_bytes = how.limit_bytes
+    if target.mig is not None and how.count == 1 and promise_bytes is None:
+        promise_bytes = target.memory_bytes  # the instance itself is the limit
+    ids = [
+        DeviceId(
+            uuid=target.uuid,
+            strategy=how.strategy,
+            replica=replica,
+            limit_mib=None if how.limit_bytes is None else how.limit_bytes // MIB,
+            percent=how.percent,
+        )
+        for replica in range(how.count)
+    ]
+    if not ids[-1].is_valid:
+        raise Refused(
+            f"{str(ids[-1])!r} cannot be a device ID: at most 63 characters of letters, digits, '-', '.' and '_'."
+            " Drivers before branch 470 give MIG devices such UUIDs; update the driver"
+        )
+    return [Slice(id=device_id, gpu_uuid=target.gpu.uuid, promise_bytes=promise_bytes) for device_id in ids]
+
+
+def _check_list_sizes(offered: dict[str, tuple[Rule, list[Slice]]], source: str) -> None:
+    problems = []
+    for name, (rule, slices) in sorted(offered.items()):
+        size_bytes = worst_case_list_bytes(str(one.id) for one in slices)
+        if size_bytes > MAX_LIST_BYTES:
+            message = (
+                f"{name} would have {len(slices)} slices on this node, a list of up to {size_bytes} bytes;"
+                f" the kubelet receives at most {MAX_LIST_BYTES}. Lower slices"
+            )
+            problems.append(Problem(source=source, line=None, column=None, path=rule.where, message=message))
+    if problems:
+        raise PolicyError(tuple(problems))
