@@ -1,7 +1,7 @@
 """How large a resource's device list can become on its way to the kubelet, which refuses one above 4 MiB.
 
-A list that fits while every device is Healthy may not fit once all are Unhealthy, so the worst case counts: each device
-Unhealthy, on one NUMA node (kubelet-contract §3). An ID has at most 63 bytes, so every length in the message is one byte.
+A list that fits while every device is Healthy may not fit once all are Unhealthy, so the worst case counts: each
+device Unhealthy, on one NUMA node (kubelet-contract §3). An ID has at most 63 bytes, so every length is one byte.
 """
 
 from __future__ import annotations

@@ -73,6 +73,19 @@ def quantity(amount_bytes: int) -> str:
     return f"{thousandths // 10**6}.{thousandths % 10**6:06d}k" if amount_bytes % 1000 else f"{amount_bytes // 1000}k"
 
 
+def duration(amount_s: float) -> str:
+    """Whole seconds as a policy would write them, exact.
+
+    >>> duration(5400), duration(0)
+    ('1h30m', '0s')
+    """
+    rest_s, parts = int(amount_s), []
+    for unit, size_s in sorted(_DURATION_UNITS_S.items(), key=lambda item: -item[1]):
+        count, rest_s = divmod(rest_s, size_s)
+        parts += [f"{count}{unit}"] if count else []
+    return "".join(parts) or "0s"
+
+
 def round_down(amount_bytes: int, step_bytes: int) -> int:
     """The largest multiple of the step that is not above the amount."""
     return amount_bytes - amount_bytes % step_bytes
