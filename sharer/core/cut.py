@@ -62,6 +62,7 @@ class Cut:
     limit_bytes: int | None = None  # of each slice, whole MiB; None: no limit is promised
     percent: int | None = None  # of the SMs; None: no share is promised
     unrounded_bytes: int | None = None  # an automatic limit before rounding; None: it was not automatic
+    promisable_bytes: int | None = None  # of all slices together, by the policy; None: no limit is promised
     room_bytes: int | None = None  # what adopted limits may add up to
     warnings: tuple[str, ...] = ()
 
@@ -123,6 +124,7 @@ def _with_memory(target: Target, rule: Rule, strategy: Strategy, slices: int | N
         count=count,
         limit_bytes=limit_bytes,
         unrounded_bytes=unrounded_bytes,
+        promisable_bytes=None if limit_bytes is None else shared_bytes,
         room_bytes=int(total_bytes * memory.oversubscribe),
         warnings=_check_limit(limit_bytes, count, own_bytes, shared_bytes),
     )

@@ -7,6 +7,7 @@ and that field, never to the node.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 UnknownFields = tuple[tuple[str, str], ...]
 """Pairs of a field's name and the reason why it is None, in the order of the class."""
@@ -101,3 +102,31 @@ def _merge(before: PhysicalGpu | None, now: PhysicalGpu) -> PhysicalGpu:
 
 def _lose(mig: MigDevice, reason: str) -> MigDevice:
     return replace(mig, lost=mig.lost or reason)
+
+
+class PcieDistance(IntEnum):
+    """How far two GPUs are apart on PCIe: nearer is smaller. The values are NVML's nvmlGpuTopologyLevel_t."""
+
+    SAME_BOARD = 0
+    ONE_SWITCH = 10
+    SEVERAL_SWITCHES = 20
+    HOST_BRIDGE = 30
+    NUMA_NODE = 40
+    SYSTEM = 50  # over the links between NUMA nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLink:
+    """How two physical GPUs reach each other."""
+
+    uuids: tuple[str, str]  # the GPU with the lower index first
+    nvlinks: int | None  # between them, directly or through NVSwitches; 0: none; None: could not be read
+    pcie: PcieDistance | None  # None: could not be read
+    unknown: UnknownFields = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """How the GPUs of a node are linked: one entry for each pair that answered, in the order of their indexes."""
+
+    links: tuple[GpuLink, ...] = ()

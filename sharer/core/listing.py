@@ -1,16 +1,27 @@
-"""A resource as the kubelet sees it: which IDs are listed, which of them are healthy, and where they lie."""
+"""A resource as the kubelet sees it: which IDs are listed, which of them are healthy, and where they lie.
+
+One health rule: an ID that the kubelet believes free while our evidence says that something lives on it is Unhealthy.
+An ID with an owner is Unhealthy only for a fault of its GPU or an overdue drain: Unhealthy on a held ID defers
+resizes, and rejects its crashed container at a kubelet restart (kubelet-contract §22).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+from sharer.core.device_id import DeviceId
 from sharer.core.edits import NodeFacts
+from sharer.core.errors import RequestError
+from sharer.core.evidence import SliceKey
 from sharer.core.inventory import Inventory
+from sharer.core.ledger import Ledger
 from sharer.core.placement import Place
-from sharer.core.plan import ResourcePlan, Slice
+from sharer.core.plan import Plan, Slice
 from sharer.core.policy import Placement
 from sharer.core.ports import ListedDevice
+from sharer.core.quantities import MIB
+from sharer.core.transition import Listed, Listing
 
 Faults = Mapping[str, str]
 """UUID of a physical GPU or MIG device -> why nothing can run on it."""
@@ -22,11 +33,10 @@ class Offer:
 
     resource: str
     placement: Placement
-    slices: Mapping[str, Slice]  # by ID text; the retired ones too, last
-    devices: tuple[ListedDevice, ...]  # in the order of `slices`
+    slices: Mapping[str, Slice]  # by ID text: everything that Allocate may be asked for, without foreign IDs
+    devices: tuple[ListedDevice, ...]
     places: Mapping[str, Place]
     totals: tuple[int, ...]  # slices per GPU or MIG device, by rank
-    retired: frozenset[str]  # offered before, not planned any more; listed Unhealthy, never dropped while we run
 
 
 def find_faults(inventory: Inventory, facts: NodeFacts) -> dict[str, str]:
@@ -40,49 +50,70 @@ def find_faults(inventory: Inventory, facts: NodeFacts) -> dict[str, str]:
     return faults
 
 
-def make_offer(plan: ResourcePlan, inventory: Inventory, faults: Faults, retired: Iterable[Slice] = ()) -> Offer:
-    """List a resource's slices. `retired` ones were offered before under this name and are in no plan any more."""
-    planned = {str(one.id): one for one in plan.slices}
-    old = {str(one.id): one for one in retired if str(one.id) not in planned}
-    slices = planned | old
-    ranks = {uuid: rank for rank, uuid in enumerate(dict.fromkeys(one.id.uuid for one in slices.values()))}
-    totals = [0] * len(ranks)
-    for one in slices.values():
-        totals[ranks[one.id.uuid]] += 1
-    return Offer(
-        resource=plan.name,
-        placement=plan.placement,
-        slices=slices,
-        devices=_devices(slices, inventory, faults, old.keys()),
-        places={text: Place(ranks[one.id.uuid], one.id.replica) for text, one in slices.items()},
-        totals=tuple(totals),
-        retired=frozenset(old),
-    )
-
-
-def with_faults(offer: Offer, inventory: Inventory, faults: Faults) -> Offer:
-    """The same offer after a change of health."""
-    return replace(offer, devices=_devices(offer.slices, inventory, faults, offer.retired))
-
-
 def fault_of(one: Slice, faults: Faults) -> str | None:
     """Why nothing can run on this slice; None: nothing is known against it."""
     return faults.get(one.id.uuid) or faults.get(one.gpu_uuid)
 
 
-def _devices(
-    slices: Mapping[str, Slice], inventory: Inventory, faults: Faults, retired: Iterable[str]
-) -> tuple[ListedDevice, ...]:
-    """NUMA nodes for all slices of a resource or for none: with some only, hints mislead (kubelet-contract §14)."""
-    nodes = {gpu.uuid: gpu.numa_node for gpu in inventory.gpus}
-    if any(nodes.get(one.gpu_uuid) is None for one in slices.values()):
-        nodes = {}
-    gone = frozenset(retired)
-    return tuple(
-        ListedDevice(
-            id=text,
-            healthy=text not in gone and fault_of(one, faults) is None,
-            numa_node=nodes.get(one.gpu_uuid),
+def make_offers(plan: Plan, listing: Listing, ledger: Ledger, inventory: Inventory, faults: Faults) -> dict[str, Offer]:
+    """What each resource shows the kubelet and answers from, by resource name."""
+    planned = {(resource.name, str(one.id)): one for resource in plan.resources for one in resource.slices}
+    placements = {resource.name: resource.placement for resource in plan.resources}
+    gpus = {uuid: gpu for gpu in inventory.gpus for uuid in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices))}
+    by_resource: dict[str, list[tuple[SliceKey, Listed]]] = {name: [] for name in placements}
+    for key, listed in listing.ids.items():
+        by_resource.setdefault(key[0], []).append((key, listed))
+    offers = {}
+    for name, ids in by_resource.items():
+        slices: dict[str, Slice] = {}
+        healthy: dict[str, bool] = {}
+        for key, listed in ids:
+            one = planned.get(key) or _old_slice(key, gpus[uuid].uuid if (uuid := _uuid(key)) in gpus else uuid)
+            fault = faults.get(_uuid(key)) if one is None else fault_of(one, faults)
+            way_out = listed.withdrawn_s is not None or listed.overdue
+            healthy[key[1]] = fault is None and not way_out and not ledger.entry(key).is_busy_for_nobody
+            if one is not None:
+                slices[key[1]] = one
+        nodes = [gpus[uuid].numa_node if (uuid := _uuid(key)) in gpus else None for key, _ in ids]
+        numa = len(nodes) > 0 and None not in nodes  # for all or for none: with some only, hints mislead (§14)
+        places, totals = _layout(slices)
+        offers[name] = Offer(
+            resource=name,
+            placement=placements.get(name, Placement.PACKED),
+            slices=slices,
+            devices=tuple(
+                ListedDevice(id=text, healthy=fit, numa_node=node if numa else None)
+                for (text, fit), node in zip(healthy.items(), nodes, strict=True)
+            ),
+            places=places,
+            totals=totals,
         )
-        for text, one in slices.items()
-    )
+    return offers
+
+
+def _layout(slices: Mapping[str, Slice]) -> tuple[dict[str, Place], tuple[int, ...]]:
+    """Where each slice is, and how many slices each GPU or MIG device has, by rank."""
+    ranks: dict[str, int] = {}
+    totals: list[int] = []
+    places = {}
+    for text, one in slices.items():
+        rank = ranks.setdefault(one.id.uuid, len(ranks))
+        if rank == len(totals):
+            totals.append(0)
+        totals[rank] += 1
+        places[text] = Place(rank, one.id.replica)
+    return places, tuple(totals)
+
+
+def _old_slice(key: SliceKey, gpu_uuid: str) -> Slice | None:
+    """A slice of an earlier cut, from its ID alone; None: another plugin's ID."""
+    try:
+        device_id = DeviceId.parse(key[1])
+    except RequestError:
+        return None
+    promise_bytes = None if device_id.limit_mib is None else device_id.limit_mib * MIB
+    return Slice(id=device_id, gpu_uuid=gpu_uuid, promise_bytes=promise_bytes)
+
+
+def _uuid(key: SliceKey) -> str:
+    return key[1].partition("::")[0]

@@ -9,8 +9,8 @@ the reason is shown. Only a list that the kubelet could not receive refuses the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from sharer.core.cut import Cut, Refused, Target, cut
 from sharer.core.device_id import DeviceId, Strategy
@@ -42,6 +42,15 @@ class ResourcePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """How much of one GPU or MIG device its slices may take, old and new ones together."""
+
+    strategy: Strategy
+    slices: int
+    promisable_bytes: int | None  # None: its slices promise no memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """A GPU or MIG device that offers nothing, and why."""
 
@@ -57,6 +66,7 @@ class Plan:
     resources: tuple[ResourcePlan, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     warnings: tuple[str, ...] = ()
+    rooms: Mapping[str, Room] = field(default_factory=dict)  # by UUID of the GPU or MIG device
 
     def slices(self) -> Iterator[Slice]:
         """Every slice of every resource."""
@@ -73,6 +83,7 @@ def make_plan(inventory: Inventory, policy: Policy, *, adopt: Collection[DeviceI
     profiles: dict[str, str] = {}  # resource name -> the MIG profile it was made from
     refusals: list[Refusal] = []
     warnings = list(policy.warnings)
+    rooms: dict[str, Room] = {}
     for target in _targets(inventory):
         rule = next((rule for rule in policy.rules if _is_meant(rule, target)), None)
         if rule is None:
@@ -90,6 +101,7 @@ def make_plan(inventory: Inventory, policy: Policy, *, adopt: Collection[DeviceI
             continue
         warnings += [f"{target.title}, {target.uuid}: {warning}" for warning in how.warnings]
         offered.setdefault(name, (rule, []))[1].extend(slices)
+        rooms[target.uuid] = _room(how)
     _check_list_sizes(offered, policy.source)
     return Plan(
         resources=tuple(
@@ -104,6 +116,7 @@ def make_plan(inventory: Inventory, policy: Policy, *, adopt: Collection[DeviceI
         ),
         refusals=tuple(refusals),
         warnings=tuple(dict.fromkeys(warnings)),
+        rooms=rooms,
     )
 
 
@@ -161,6 +174,12 @@ def _slices(target: Target, how: Cut) -> list[Slice]:
             " Drivers before branch 470 give MIG devices such UUIDs; update the driver"
         )
     return [Slice(id=device_id, gpu_uuid=target.gpu.uuid, promise_bytes=promise_bytes) for device_id in ids]
+
+
+def _room(how: Cut) -> Room:
+    adopted_bytes = how.count * how.limit_bytes if how.limit_bytes is not None else 0
+    promisable_bytes = None if how.promisable_bytes is None else max(how.promisable_bytes, adopted_bytes)
+    return Room(strategy=how.strategy, slices=how.count, promisable_bytes=promisable_bytes)
 
 
 def _check_list_sizes(offered: dict[str, tuple[Rule, list[Slice]]], source: str) -> None:

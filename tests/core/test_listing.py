@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from sharer.core.edits import DeviceFacts, Injection, NodeFacts
+from sharer.core.evidence import Holder
 from sharer.core.inventory import Inventory
-from sharer.core.listing import Offer, fault_of, find_faults, make_offer, with_faults
+from sharer.core.ledger import Entry, Ledger, State
+from sharer.core.listing import Faults, Offer, fault_of, find_faults, make_offers
 from sharer.core.plan import make_plan
 from sharer.core.policy import Mig
+from sharer.core.quantities import MIB
+from sharer.core.transition import Listed, Listing, step
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, time_slicing
 
 FACTS = NodeFacts(injection=(Injection.ENVVAR,))
+HOLDER = Holder(uid="uid-1", namespace="default", pod="train", container="c")
 
 
-def offered(inventory: Inventory, slices: int = 4, facts: NodeFacts = FACTS) -> Offer:
+def offered(
+    inventory: Inventory,
+    slices: int = 4,
+    *,
+    facts: NodeFacts = FACTS,
+    faults: Faults | None = None,
+    ledger: Ledger | None = None,
+    listing: Listing | None = None,
+) -> Offer:
+    """The one resource that this node offers."""
     plan = make_plan(inventory, policy(time_slicing(slices), Mig()))
-    return make_offer(plan.resources[0], inventory, find_faults(inventory, facts))
+    ledger = ledger or Ledger()
+    listing = listing or step(Listing(), plan, ledger, 0.0, patience_s=600.0)
+    offers = make_offers(plan, listing, ledger, inventory, find_faults(inventory, facts) if faults is None else faults)
+    return next(iter(offers.values()))
 
 
 def unhealthy(offer: Offer) -> list[str]:
@@ -47,10 +64,9 @@ def test_a_lost_gpu_takes_its_mig_devices_along() -> None:
 def test_a_change_of_health_changes_no_id_and_no_length() -> None:
     """Contract rows 21 and 22."""
     inventory = node(gpu(0), gpu(1))
-    before = offered(inventory)
-    after = with_faults(before, inventory, {gpu_uuid(0): "XID 79"})
-    assert [device.id for device in after.devices] == [device.id for device in before.devices]
-    assert with_faults(after, inventory, {}) == before
+    fit, unfit = offered(inventory), offered(inventory, faults={gpu_uuid(0): "XID 79"})
+    assert [device.id for device in fit.devices] == [device.id for device in unfit.devices]
+    assert len(unhealthy(unfit)) == 4
 
 
 def test_numa_nodes_are_given_for_all_slices_of_a_resource_or_for_none() -> None:
@@ -61,15 +77,37 @@ def test_numa_nodes_are_given_for_all_slices_of_a_resource_or_for_none() -> None
     assert {device.numa_node for device in partly.devices} == {None}
 
 
-def test_what_was_offered_before_and_is_not_planned_now_stays_listed_unhealthy() -> None:
-    """Contract §17.17 and §17.19: a held ID never vanishes."""
-    inventory = node(gpu(0))
-    old, new = offered(inventory, 4), make_plan(inventory, policy(time_slicing(2))).resources[0]
-    recut = make_offer(new, inventory, {}, old.slices.values())
-    assert [device.id for device in recut.devices if device.healthy] == [
-        f"{gpu_uuid(0)}::ts-{n}-40960" for n in range(2)
-    ]
-    assert unhealthy(recut) == [f"{gpu_uuid(0)}::ts-{n}-20480" for n in range(4)]
+def test_a_slice_that_the_kubelet_believes_free_is_unhealthy_while_something_lives_on_it() -> None:
+    """DESIGN §3, the one health rule. P30."""
+    key = ("nvidia.com/gpu.shared", f"{gpu_uuid(0)}::ts-1-20480")
+    busy = Ledger(entries={key: Entry(state=State.QUARANTINED, is_busy_for_nobody=True)})
+    assert unhealthy(offered(node(gpu(0)), ledger=busy)) == [key[1]]
+    held = Ledger(entries={key: Entry(state=State.HELD, owner=HOLDER)})
+    assert unhealthy(offered(node(gpu(0)), ledger=held)) == []
+
+
+def test_slices_of_the_old_cut_are_listed_and_answered_for_and_unhealthy_when_they_are_on_their_way_out() -> None:
+    """Contract §17.17 and §17.19: a held ID never vanishes, and Allocate may be asked for it."""
+    old = f"{gpu_uuid(0)}::ts-0-40960", f"{gpu_uuid(0)}::ts-1-40960"
+    listing = Listing(
+        ids={
+            ("nvidia.com/gpu.shared", old[0]): Listed(draining_s=0.0),
+            ("nvidia.com/gpu.shared", old[1]): Listed(withdrawn_s=0.0),
+        }
+    )
+    offer = offered(node(gpu(0)), listing=listing)
+    assert [(device.id, device.healthy) for device in offer.devices] == [(old[0], True), (old[1], False)]
+    assert [str(one.id) for one in offer.slices.values()] == [*old]
+    assert {one.promise_bytes for one in offer.slices.values()} == {40960 * MIB}
+    overdue = Listing(ids={("nvidia.com/gpu.shared", old[0]): Listed(draining_s=0.0, overdue=True)})
+    assert unhealthy(offered(node(gpu(0)), listing=overdue)) == [old[0]]
+
+
+def test_an_id_of_another_plugin_is_listed_and_no_slice_of_ours() -> None:
+    listing = Listing(ids={("nvidia.com/gpu.shared", f"{gpu_uuid(0)}::0"): Listed(draining_s=0.0)})
+    offer = offered(node(gpu(0)), listing=listing)
+    assert [device.id for device in offer.devices] == [f"{gpu_uuid(0)}::0"]
+    assert offer.slices == {}
 
 
 def test_a_fault_names_the_device_or_the_gpu_below_it() -> None:

@@ -1,0 +1,114 @@
+"""What the sources say about who holds what, as they say it. Each reading is whole, and newer than the one before.
+
+No news is not "nothing": a source that fails, is throttled or has only just started gives no reading at all, and the
+last one stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sharer.core.observations import PodsSeen
+
+SliceKey = tuple[str, str]
+"""A resource name and a device ID's text: what the kubelet counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """One container that holds a slice, or held it. What a source does not say is None."""
+
+    uid: str | None  # of the pod as its cgroup is named; for a static pod the hash of its manifest
+    namespace: str | None
+    pod: str | None
+    container: str
+
+    def is_same(self, other: Holder) -> bool:
+        """Whether both are one pod and container, as far as can be told."""
+        if self.uid is not None and other.uid is not None:
+            return (self.uid, self.container) == (other.uid, other.container)
+        return (self.namespace, self.pod, self.container) == (other.namespace, other.pod, other.container)
+
+    def is_same_pod(self, other: Holder) -> bool:
+        """Whether both are containers of one pod, as far as can be told."""
+        return replace(self, container="").is_same(replace(other, container=""))
+
+    def merged(self, newer: Holder) -> Holder:
+        """One holder from two descriptions of it."""
+        return replace(
+            newer,
+            uid=newer.uid or self.uid,
+            namespace=newer.namespace or self.namespace,
+            pod=newer.pod or self.pod,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListReading:
+    """podresources `List`: app and sidecar containers, in the kubelet's present view. Never regular init containers."""
+
+    serial: int  # counts the readings of this source; one that was seen before is no second one
+    holders: Mapping[SliceKey, Holder] = field(default_factory=dict)  # their uid is None: this API has none
+    pods: frozenset[tuple[str, str]] = frozenset()  # namespace and name of every pod in it, with devices or without
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointEntry:
+    """What one container was given of one resource. Entries of ended pods stay for a long time."""
+
+    uid: str
+    container: str
+    resource: str
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointReading:
+    """The kubelet's checkpoint file: every container that was given devices, init containers too."""
+
+    serial: int  # counts the readings of the file, whether or not it had changed
+    entries: tuple[CheckpointEntry, ...] = ()
+    registered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # resource -> healthy IDs, every plugin's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CgroupReading:
+    """Every pod cgroup of the node, by pod UID, and whether a process lives in it."""
+
+    populated: Mapping[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess:
+    """A process on a GPU, and the pod that it belongs to."""
+
+    pid: int  # the host's
+    gpu_uuid: str  # of the physical GPU or the MIG device
+    used_bytes: int | None
+    command: str | None
+    uid: str | None  # of its pod; None: a process of the host, or `attributed` is False
+    container_id: str | None
+    attributed: bool  # whether its cgroup could be read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessReading:
+    """The processes on the GPUs that could be asked."""
+
+    processes: tuple[GpuProcess, ...] = ()
+    asked: frozenset[str] = frozenset()  # UUIDs of the GPUs and MIG devices whose list is complete
+
+
+Reading = ListReading | CheckpointReading | CgroupReading | ProcessReading | PodsSeen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """The last reading of each source; None: there was none yet, so nothing is known."""
+
+    listed: ListReading | None = None
+    checkpoint: CheckpointReading | None = None
+    cgroups: CgroupReading | None = None
+    processes: ProcessReading | None = None
+    pods: PodsSeen | None = None
