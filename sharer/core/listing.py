@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sharer.core.device_id import DeviceId
+from sharer.core.device_id import DeviceId, Strategy
 from sharer.core.edits import NodeFacts
 from sharer.core.errors import RequestError
 from sharer.core.evidence import SliceKey
-from sharer.core.inventory import Inventory
+from sharer.core.inventory import Inventory, Topology
 from sharer.core.ledger import Ledger
+from sharer.core.linked import Links, make_links
 from sharer.core.placement import Place
 from sharer.core.plan import Plan, Slice
 from sharer.core.policy import Placement
@@ -37,6 +38,7 @@ class Offer:
     devices: tuple[ListedDevice, ...]
     places: Mapping[str, Place]
     totals: tuple[int, ...]  # slices per GPU or MIG device, by rank
+    links: Links | None  # how well the GPUs are linked, by rank; None: not a resource of whole GPUs
 
 
 def find_faults(inventory: Inventory, facts: NodeFacts) -> dict[str, str]:
@@ -55,9 +57,12 @@ def fault_of(one: Slice, faults: Faults) -> str | None:
     return faults.get(one.id.uuid) or faults.get(one.gpu_uuid)
 
 
-def make_offers(plan: Plan, listing: Listing, ledger: Ledger, inventory: Inventory, faults: Faults) -> dict[str, Offer]:
+def make_offers(
+    plan: Plan, listing: Listing, ledger: Ledger, inventory: Inventory, faults: Faults, topology: Topology
+) -> dict[str, Offer]:
     """What each resource shows the kubelet and answers from, by resource name."""
     planned = {(resource.name, str(one.id)): one for resource in plan.resources for one in resource.slices}
+    whole = {resource.name for resource in plan.resources if resource.strategy is Strategy.EXCLUSIVE}
     placements = {resource.name: resource.placement for resource in plan.resources}
     gpus = {uuid: gpu for gpu in inventory.gpus for uuid in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices))}
     by_resource: dict[str, list[tuple[SliceKey, Listed]]] = {name: [] for name in placements}
@@ -86,23 +91,22 @@ def make_offers(plan: Plan, listing: Listing, ledger: Ledger, inventory: Invento
                 for (text, fit), node in zip(healthy.items(), nodes, strict=True)
             ),
             places=places,
-            totals=totals,
+            totals=tuple(totals.values()),
+            links=make_links(list(totals), topology, inventory) if name in whole else None,
         )
     return offers
 
 
-def _layout(slices: Mapping[str, Slice]) -> tuple[dict[str, Place], tuple[int, ...]]:
-    """Where each slice is, and how many slices each GPU or MIG device has, by rank."""
+def _layout(slices: Mapping[str, Slice]) -> tuple[dict[str, Place], dict[str, int]]:
+    """Where each slice is, and how many slices each GPU or MIG device has, by UUID in the order of rank."""
     ranks: dict[str, int] = {}
-    totals: list[int] = []
+    totals: dict[str, int] = {}
     places = {}
     for text, one in slices.items():
-        rank = ranks.setdefault(one.id.uuid, len(ranks))
-        if rank == len(totals):
-            totals.append(0)
-        totals[rank] += 1
-        places[text] = Place(rank, one.id.replica)
-    return places, tuple(totals)
+        uuid = one.id.uuid
+        totals[uuid] = totals.get(uuid, 0) + 1
+        places[text] = Place(ranks.setdefault(uuid, len(ranks)), one.id.replica)
+    return places, totals
 
 
 def _old_slice(key: SliceKey, gpu_uuid: str) -> Slice | None:

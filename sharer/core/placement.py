@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from sharer.core.linked import Links, best_linked
 from sharer.core.policy import Placement
 
 
@@ -27,6 +28,25 @@ class Place:
 
     gpu: int  # rank of its GPU or MIG device, in NVML's order
     replica: int
+
+
+def prefer_linked(
+    places: Mapping[str, Place], links: Links, available: Sequence[str], must_include: Iterable[str], size: int
+) -> list[str]:
+    """The same for a resource of whole GPUs, one slice each: those that belong together (core/linked)."""
+    must = list(dict.fromkeys(must_include))[: max(size, 0)]
+    ids = {places[device_id].gpu: device_id for device_id in sorted({*available, *must}) if device_id in places}
+    forced = [places[device_id].gpu for device_id in must if device_id in places]
+    ranks = best_linked(links, ids, forced, size - (len(must) - len(forced)))
+    return _filled([*must, *(ids[rank] for rank in ranks)], available, size)
+
+
+def _filled(chosen: Iterable[str], rest: Iterable[str], size: int) -> list[str]:
+    """The chosen IDs, once each, and as many others as are missing, in their own order."""
+    ids = dict.fromkeys(chosen)
+    if len(ids) < size:
+        ids |= dict.fromkeys(sorted(set(rest) - ids.keys())[: size - len(ids)])
+    return list(ids)
 
 
 @dataclass(slots=True)
@@ -87,11 +107,7 @@ def prefer(
         for gpu, count in choose(touched, wanted):
             rest = sorted(entry for entry in gpu.free if entry[1] not in chosen)
             chosen.update(dict.fromkeys(device_id for _, device_id in rest[:count]))
-    for device_id in sorted(strangers):
-        if len(chosen) >= size:
-            break
-        chosen[device_id] = None
-    return list(chosen)
+    return _filled(chosen, strangers, size)
 
 
 def _fewest(gpus: Sequence[_Gpu], wanted: int) -> tuple[list[_Gpu], list[_Gpu], int]:

@@ -282,7 +282,7 @@ def interleaved(order: Iterable[int], sources: list[list[Reading]]) -> list[Read
 def outcome(ledger: Ledger) -> dict[SliceKey, tuple[State, tuple[str | None, ...] | None]]:
     """Where every slice stands and who holds it. A UID that a source took back is not compared."""
     return {
-        key: (entry.state, entry.owner and (entry.owner.namespace, entry.owner.pod, entry.owner.container))
+        key: (entry.state, None if (owner := entry.owner) is None else (owner.namespace, owner.pod, owner.container))
         for key, entry in ledger.entries.items()
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sharer.core.edits import DeviceFacts, Injection, NodeFacts
 from sharer.core.evidence import Holder
-from sharer.core.inventory import Inventory
+from sharer.core.inventory import Inventory, Topology
 from sharer.core.ledger import Entry, Ledger, State
 from sharer.core.listing import Faults, Offer, fault_of, find_faults, make_offers
 from sharer.core.plan import make_plan
@@ -30,7 +30,8 @@ def offered(
     plan = make_plan(inventory, policy(time_slicing(slices), Mig()))
     ledger = ledger or Ledger()
     listing = listing or step(Listing(), plan, ledger, 0.0, patience_s=600.0)
-    offers = make_offers(plan, listing, ledger, inventory, find_faults(inventory, facts) if faults is None else faults)
+    found = find_faults(inventory, facts) if faults is None else faults
+    offers = make_offers(plan, listing, ledger, inventory, found, Topology())
     return next(iter(offers.values()))
 
 

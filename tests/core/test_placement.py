@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharer.core.placement import Place, prefer
+from sharer.core.placement import Place, prefer, prefer_linked
 from sharer.core.policy import Placement
 
 Node = tuple[list[int], list[str], list[str], int]  # slices per GPU, available, must-include, size
@@ -120,3 +120,13 @@ def test_a_request_for_every_slice_of_two_gpus_gets_them() -> None:
     everything = list(places([10, 10]))
     for placement in Placement:
         assert sorted(prefer(places([10, 10]), [10, 10], placement, everything, [], 20)) == sorted(everything)
+
+
+def test_whole_gpus_are_preferred_by_their_links_and_unknown_ids_only_fill_up() -> None:
+    links = [[0, 10, 400], [10, 0, 10], [400, 10, 0]]
+    where = places([1, 1, 1])
+    assert prefer_linked(where, links, ["g0-0", "g1-0", "g2-0"], [], 2) == ["g0-0", "g2-0"]
+    assert prefer_linked(where, links, ["g0-0", "g1-0", "g2-0"], ["g1-0"], 2) == ["g1-0", "g0-0"]
+    assert prefer_linked(where, links, ["x", "g1-0"], [], 2) == ["g1-0", "x"]
+    assert prefer_linked(where, links, ["x", "g1-0"], ["x"], 1) == ["x"]
+    assert prefer_linked(where, links, [], [], -1) == []

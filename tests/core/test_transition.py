@@ -193,7 +193,8 @@ def test_whatever_happens_no_held_id_is_dropped_and_no_promise_is_exceeded(
     history: list[tuple[float, Policy, bool, int, int]],
 ) -> None:
     """DESIGN §3, with pods that come and go, policies that change and agents that restart in between."""
-    now_s, listing, held, readings = 0.0, Listing(), [], 2
+    now_s, listing, readings = 0.0, Listing(), 2
+    held: list[SliceKey] = []
     for wait_s, wanted, restart, take, give in history:
         now_s, readings = now_s + wait_s, readings + 1
         target = make_plan(NODE, wanted)
