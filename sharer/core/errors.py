@@ -34,8 +34,8 @@ class RequestError(SharerError):
 class Problem:
     """One thing wrong with a policy: where, what was found, what is allowed.
 
-    >>> str(Problem(source="node.yaml", line=7, column=5, path="rules[0].slice", message="unknown key; did you mean 'slices'?"))
-    "node.yaml:7:5: rules[0].slice: unknown key; did you mean 'slices'?"
+    >>> str(Problem(source="node.yaml", line=7, column=5, path="rules[0].slice", message="unknown key; use 'slices'"))
+    "node.yaml:7:5: rules[0].slice: unknown key; use 'slices'"
     """
 
     source: str  # file name, or "configmap NS/NAME key KEY"

@@ -18,7 +18,7 @@ all of them: the end does not depend on which source spoke first, and a reading 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -32,7 +32,7 @@ from sharer.core.evidence import (
     Reading,
     SliceKey,
 )
-from sharer.core.observations import PodSeen, PodsSeen
+from sharer.core.observations import PodsSeen
 
 UNCLAIMED_GRACE_S = 60.0  # an Allocate that no source has named by then came to nothing (kubelet-contract §5)
 MAX_ENDED_PODS = 2000  # whose names are remembered

@@ -93,7 +93,7 @@ class Match:
         profile = None if mig is None else mig.profile
         return (
             (self.product is None or _glob(gpu.product, self.product))
-            and (self.memory is None or (memory_bytes is not None and self.memory[0].holds(memory_bytes, self.memory[1])))
+            and (self.memory is None or _compares(memory_bytes, *self.memory))
             and (self.uuids is None or not uuids.isdisjoint(self.uuids))
             and (self.mig_profile is None or _glob(profile, self.mig_profile))
         )
@@ -171,6 +171,11 @@ def default_resource(sharing: Sharing) -> str:
             assert_never(sharing)
 
 
+def usual_request_max(sharing: Sharing | None) -> int | None:
+    """Slices per container where the rule gives no bound: 1, but as many whole GPUs as a container wants."""
+    return None if isinstance(sharing, Exclusive) else 1
+
+
 def resource_for(rule: Rule, mig_profile: str | None) -> str:
     """The resource name that a rule offers slices under; for a MIG device, with its profile filled in.
 
@@ -178,6 +183,10 @@ def resource_for(rule: Rule, mig_profile: str | None) -> str:
     """
     template = rule.resource or default_resource(rule.sharing)
     return template.replace("{profile}", (mig_profile or "").replace("+", "."))
+
+
+def _compares(memory_bytes: int | None, comparison: Comparison, bound_bytes: int) -> bool:
+    return memory_bytes is not None and comparison.holds(memory_bytes, bound_bytes)
 
 
 def _glob(text: str | None, pattern: str) -> bool:

@@ -27,6 +27,7 @@ from sharer.core.policy import (
     Sharing,
     TimeSlicing,
     default_resource,
+    usual_request_max,
 )
 from sharer.core.policy_checks import check_list_size, check_rules
 from sharer.core.policy_fields import Block, Findings, Schema
@@ -118,7 +119,7 @@ def _rule(block: Block) -> Rule | None:
     memory = _memory(block.block("memory"), sharing)
     compute = _compute(block.block("compute"), strategy)
     placement = Placement(block.value("placement", one_of(*Placement), Placement.PACKED))
-    most = block.block("request").value("max", request_max, 1)
+    most = block.block("request").value("max", request_max, usual_request_max(sharing))
     if sharing is None:
         return None
     rule = Rule(

@@ -27,6 +27,7 @@ from sharer.core.policy import (
     Sharing,
     TimeSlicing,
     default_resource,
+    usual_request_max,
 )
 from sharer.core.policy_reader import API_VERSION, KIND
 from sharer.core.quantities import duration, quantity
@@ -65,7 +66,7 @@ def _rule(rule: Rule, defaults: bool) -> list[str]:
     lines += _mapping("compute", _compute(rule, defaults))
     if defaults or rule.placement is not Placement.PACKED:
         lines.append(f"placement: {rule.placement.value}")
-    if defaults or rule.request_max != 1:
+    if defaults or rule.request_max != usual_request_max(rule.sharing):
         lines += _mapping("request", [("max", "none" if rule.request_max is None else str(rule.request_max))])
     return lines
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
-from sharer.core.edits import ContainerEdits
+from sharer.core.device_id import DeviceId
+from sharer.core.edits import ContainerEdits, NodeFacts
+from sharer.core.evidence import CgroupReading, CheckpointReading, ListReading
+from sharer.core.grant import Grant
 from sharer.core.inventory import Inventory
 
 
@@ -46,7 +50,9 @@ class ResourceAnswers(Protocol):
 class KubeletLink(Protocol):
     """Our side of the device plugin API: any number of resources, each on its own socket."""
 
-    def offer(self, resource: str, options: ResourceOptions, devices: Sequence[ListedDevice], answers: ResourceAnswers) -> None:
+    def offer(
+        self, resource: str, options: ResourceOptions, devices: Sequence[ListedDevice], answers: ResourceAnswers
+    ) -> None:
         """Serve a resource and keep it registered for ever. Called again: replace the list (sent only if it differs)."""
         ...
 
@@ -68,4 +74,223 @@ class GpuDriver(Protocol):
 
     def discover(self) -> Inventory:
         """Everything that exists now. Raises NodeError while the driver is missing, late, mismatched or hanging."""
+        ...
+
+
+class Watcher(Protocol):
+    """Tells when to look at a directory again."""
+
+    def subscribe(self, directory: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` soon after anything in the directory changes, and every second or so in any case.
+
+        The directory may be missing and may come later. `changed` runs on the watcher's thread: it returns at once, and
+        compares for itself, since most calls are news of nothing. Returns the function that ends the subscription.
+        """
+        ...
+
+
+class FactsReader(Protocol):
+    """How GPUs get into a container on this node."""
+
+    def read(self, inventory: Inventory) -> NodeFacts:
+        """Look at device nodes, CDI specs and paths. What is missing is said in the facts, never raised."""
+        ...
+
+
+class SliceSpecs(Protocol):
+    """sharer's own CDI specs. Containers that were given one of their names need it at every start, also without us."""
+
+    def write(self, ids: Iterable[DeviceId], facts: NodeFacts) -> NodeFacts:
+        """Have a spec in place for each of these slices; call it before any of them is listed. Nothing is taken away.
+
+        Returns the facts as they are now: only devices whose slices are all in place are marked so, and what could not
+        be written is said in the warnings, never raised. Cheap when nothing changed.
+        """
+        ...
+
+    def keep_only(self, ids: Collection[DeviceId]) -> None:
+        """Take away every spec, those of earlier runs too, but for these slices. Raises NodeError if a file resists."""
+        ...
+
+
+class Enforcer(Protocol):
+    """A means of holding a container to what its slices promise (DESIGN §5)."""
+
+    def edits(self, grant: Grant, facts: NodeFacts) -> ContainerEdits:
+        """What the container must be given so that it can be held. Depends on nothing but the two arguments.
+
+        Raises RequestError for a promise that could not even be asked for on this node.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyText:
+    """A policy before it is read."""
+
+    source: str  # "/etc/sharer/policy.yaml", for messages
+    text: bytes
+    digest: str  # SHA-256 of the text, hexadecimal
+
+
+class PolicySource(Protocol):
+    """Where the wanted policy comes from."""
+
+    def wanted(self) -> PolicyText:
+        """The text that is wanted now. Raises NodeError if there is none, saying where it was looked for."""
+        ...
+
+
+class PolicyMemory(Protocol):
+    """The last good policy, kept over a restart."""
+
+    def keep(self, good: PolicyText) -> None:
+        """Store a text that was accepted. Failing to do so is logged, never raised."""
+        ...
+
+    def last_good(self) -> PolicyText | None:
+        """The text kept last; None if there is none or it cannot be read."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidEvent:
+    """The driver reported an XID: an error number of NVIDIA's catalogue."""
+
+    gpu_uuid: str | None  # of the physical GPU; None: the driver did not say which
+    gpu_instance_id: int | None  # None: not on a MIG device (NVML's 0xFFFFFFFF)
+    compute_instance_id: int | None
+    xid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSigns:
+    """What one look at a GPU says about its health. Cheap: no full discovery."""
+
+    uuid: str
+    lost: str | None  # None: it answers; otherwise the driver's reason
+    monitored: bool | None  # its XIDs reach us; False: it cannot report any; None: asking failed
+    monitored_problem: str | None  # why asking failed
+    recovery_action: str | None  # "none", "GPU reset", "node reboot", …; None: this driver does not say
+
+
+class HealthSource(Protocol):
+    """Signs of faults, from the driver."""
+
+    def signs(self) -> tuple[GpuSigns, ...]:
+        """One look at every GPU that discovery found. Raises NodeError if the driver does not answer."""
+        ...
+
+    def wait_for_xid(self, timeout_s: float) -> XidEvent | None:
+        """The next XID, or None after the timeout. On a thread of its own; never delays another call.
+
+        Raises NodeError if waiting is not possible at once; the caller waits before it asks again.
+        """
+        ...
+
+
+class ListSource(Protocol):
+    """podresources `List`."""
+
+    def read(self) -> ListReading:
+        """Who holds what now. Raises NodeError if the kubelet does not say: no news, never "nobody"."""
+        ...
+
+
+class CheckpointSource(Protocol):
+    """The kubelet's checkpoint file."""
+
+    def read(self) -> CheckpointReading:
+        """What it says now. Raises NodeError if it is missing or damaged: then nothing is known."""
+        ...
+
+
+class CgroupSource(Protocol):
+    """The pod cgroups of the node."""
+
+    def read(self) -> CgroupReading:
+        """Which exist, and which have a process. Raises NodeError if no tree can be read: then nothing is known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawProcess:
+    """A process that NVML found on a GPU or MIG device."""
+
+    pid: int
+    gpu_uuid: str  # of the MIG device where NVML names one, else of the physical GPU
+    used_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawProcesses:
+    """NVML's process lists: compute, graphics and MPS clients, each process once per device."""
+
+    processes: tuple[RawProcess, ...] = ()
+    asked: frozenset[str] = frozenset()  # UUIDs of the GPUs and MIG devices whose lists are complete
+
+
+class ProcessSource(Protocol):
+    """The processes on the GPUs."""
+
+    def processes(self) -> RawProcesses:
+        """What runs on the GPUs now. Raises NodeError if the driver does not answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessIdentity:
+    """Whose process it is."""
+
+    uid: str | None  # of its pod, as in its cgroup; None: it is in no pod
+    container_id: str | None
+    command: str | None
+
+
+class ProcessTable(Protocol):
+    """Looks processes up by the host's PIDs."""
+
+    def sees_the_host(self) -> bool:
+        """Whether PIDs here are the host's. If not, no process can be attributed."""
+        ...
+
+    def identify(self, pid: int) -> ProcessIdentity | None:
+        """Whose process it is; None: it is gone, or cannot be read."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiEvent:
+    """News about an object, for `kubectl describe` and `kubectl events`."""
+
+    kind: str  # "Pod" or "Node"
+    namespace: str | None  # None: a cluster-scoped object
+    name: str
+    uid: str  # without it `kubectl describe` does not show the Event
+    reason: str  # one word, "LimitNotEnforced"
+    message: str
+    is_warning: bool
+    count: int  # how often it happened
+    first_s: float  # on the wall clock, seconds since 1970
+    last_s: float
+    node_name: str  # where it was noticed
+
+
+class Eviction(StrEnum):
+    """What became of a wish to evict a pod."""
+
+    ACCEPTED = "accepted"  # it is ending now, or was before
+    BLOCKED = "blocked"  # a disruption budget does not allow it just now
+    GONE = "gone"  # there is no pod of that name and UID any more
+
+
+class ApiWriter(Protocol):
+    """What sharer tells the API server about pods and nodes."""
+
+    def tell(self, event: ApiEvent) -> None:
+        """Publish an Event; the same object, reason and message update one Event. Raises NodeError."""
+        ...
+
+    def evict(self, namespace: str, name: str, uid: str) -> Eviction:
+        """Ask for the end of exactly this pod, by its own grace period. Raises NodeError if nothing was decided."""
         ...

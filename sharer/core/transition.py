@@ -129,7 +129,7 @@ def _allowed(
     """The planned slices of one device that may be listed now, and why the others wait (None: there are no others)."""
     if room is None:
         return set(), None
-    old = [key for key in keys if key not in wanted and (key in occupied or _is_unsettled(key, listing, now_s))]
+    old = sorted(key for key in keys if key not in wanted and (key in occupied or _is_unsettled(key, listing, now_s)))
     before = _Taken(promised_bytes=ghost_bytes)
     for key in old:
         parsed = _parse(key)

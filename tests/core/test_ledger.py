@@ -245,7 +245,8 @@ shrinking = st.lists(st.sampled_from(["uid-1", "uid-2"]), unique=True).map(
 histories = st.fixed_dictionaries(
     {
         "list": st.lists(
-            st.dictionaries(st.sampled_from([A, B]), st.sampled_from(["one", "two"]), max_size=2), min_size=1, max_size=4
+            st.dictionaries(st.sampled_from([A, B]), st.sampled_from(["one", "two"]), max_size=2),
+            min_size=1, max_size=4,
         ),
         # What a container was given never changes while its pod lives, and entries of ended pods stay.
         "checkpoint": st.dictionaries(

@@ -224,7 +224,7 @@ def test_every_change_ends_with_exactly_the_new_plan(first: Policy, second: Poli
 
 
 def check_promises(listing: Listing, held: Iterable[SliceKey]) -> None:
-    counted = {one for one in [*healthy(listing), *held]}
+    counted = {*healthy(listing), *held}
     ids = []
     for one in counted:
         try:
