@@ -1,0 +1,135 @@
+"""What tests look at afterwards: every Register call and every stream, over all restarts; and the faults to come."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sharer.simulation.kubelet.records import ListMessage, RegisterCall, Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Answer UNKNOWN with this text at once, touching nothing else."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Do nothing for a while (or until the kubelet dies), then go on as usual."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """Answer OK and forget it: no dial, no ListAndWatch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Die:
+    """Accept, answer OK, and die before ListAndWatch; with `answer=False` die instead of answering."""
+
+    answer: bool = True
+
+
+RegisterFault = Refuse | Block | Ignore | Die
+
+
+@dataclass(slots=True)
+class _StreamLog:
+    number: int
+    resource: str
+    endpoint: str
+    opened_at_s: float
+    messages: list[ListMessage] = field(default_factory=list)
+    ended_at_s: float | None = None
+    end_reason: str | None = None
+
+
+class Journal:
+    """The log of registrations and streams. Safe from any thread; each entry wakes those who wait on `changed`."""
+
+    def __init__(self, changed: threading.Condition) -> None:
+        self._changed = changed
+        self._calls: list[RegisterCall] = []
+        self._streams: list[_StreamLog] = []
+        self._faults: list[tuple[str | None, RegisterFault]] = []
+
+    # -- Register
+
+    def plan(self, resource: str | None, faults: Sequence[RegisterFault]) -> None:
+        """Meet the next Register calls (of one resource, or of any) with these faults, one each."""
+        with self._changed:
+            self._faults.extend((resource, fault) for fault in faults)
+
+    def next_fault(self, resource: str) -> RegisterFault | None:
+        """Take the fault planned for this call, if any."""
+        with self._changed:
+            for index, (wanted, fault) in enumerate(self._faults):
+                if wanted in (None, resource):
+                    del self._faults[index]
+                    return fault
+            return None
+
+    def arrived(self, call: RegisterCall) -> int:
+        """Log a call with the state it found. Returns its number, for `answered`."""
+        with self._changed:
+            live = sum(log.resource == call.resource and log.ended_at_s is None for log in self._streams)
+            waiting = sum(other.resource == call.resource and other.took_s is None for other in self._calls)
+            self._calls.append(dataclasses.replace(call, live_streams=live, calls_in_progress=waiting))
+            self._changed.notify_all()
+            return len(self._calls) - 1
+
+    def update(self, number: int, **changes: object) -> None:
+        """Fill in what became known about a call."""
+        with self._changed:
+            self._calls[number] = dataclasses.replace(self._calls[number], **changes)  # type: ignore[arg-type]
+            self._changed.notify_all()
+
+    def calls(self, resource: str | None) -> list[RegisterCall]:
+        """The calls so far, of one resource or of all, in the order of arrival."""
+        with self._changed:
+            return [call for call in self._calls if resource in (None, call.resource)]
+
+    # -- ListAndWatch
+
+    def opened(self, resource: str, endpoint: str, at_s: float) -> int:
+        """Log a new stream. Returns its number."""
+        with self._changed:
+            self._streams.append(_StreamLog(len(self._streams), resource, endpoint, at_s))
+            self._changed.notify_all()
+            return len(self._streams) - 1
+
+    def received(self, number: int, message: ListMessage) -> None:
+        """Log a message."""
+        with self._changed:
+            self._streams[number].messages.append(message)
+            self._changed.notify_all()
+
+    def ended(self, number: int, reason: str, at_s: float) -> None:
+        """Log a stream's end."""
+        with self._changed:
+            self._streams[number].ended_at_s = at_s
+            self._streams[number].end_reason = reason
+            self._changed.notify_all()
+
+    def streams(self, resource: str | None) -> list[Stream]:
+        """The streams so far, of one resource or of all, in the order of opening."""
+        with self._changed:
+            return [
+                Stream(
+                    number=log.number,
+                    resource=log.resource,
+                    endpoint=log.endpoint,
+                    opened_at_s=log.opened_at_s,
+                    messages=tuple(log.messages),
+                    ended_at_s=log.ended_at_s,
+                    end_reason=log.end_reason,
+                )
+                for log in self._streams
+                if resource in (None, log.resource)
+            ]
