@@ -1,0 +1,82 @@
+"""Lay the policy over the inventory, work out the next step from what is listed, and hand the kubelet its lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from sharer.core.listing import Offer, find_faults, make_offers
+from sharer.core.plan import Plan, make_plan
+from sharer.core.policy import Policy
+from sharer.core.ports import KubeletLink, ResourceAnswers, ResourceOptions, SliceSpecs
+from sharer.core.transition import Listing, step
+from sharer.flows.state import NodeState, NodeView
+
+AnswersFor = Callable[[str], ResourceAnswers]
+"""Makes the answers of a resource, given its name."""
+
+
+def offer(
+    state: NodeState, kubelet: KubeletLink, specs: SliceSpecs, answers_for: AnswersFor, now_s: float
+) -> str | None:
+    """Bring plan, faults and lists up to date and hand the lists over. Returns what changed; None: nothing did.
+
+    Raises PolicyError if a list could exceed what the kubelet receives; the plan before stays offered.
+    """
+    before = state.view
+    if before.inventory is None or before.facts is None:
+        return None
+    policy = before.policy.policy
+    plan = _plan(before)
+    faults = before.health.faults() | find_faults(before.inventory, before.facts)
+    patience_s = (policy or Policy(rules=())).drain_patience_s
+    listing = step(before.listing, plan, before.ledger, now_s, patience_s=patience_s)
+    offers = make_offers(plan, listing, before.ledger, before.inventory, faults, before.topology)
+    # Before an ID is listed, everything that an answer for it names must exist (kubelet-contract §19, row 38).
+    facts = specs.write([one.id for new in offers.values() for one in new.slices.values()], before.facts)
+    after = state.change(plan=plan, facts=facts, faults=faults, listing=listing, offers=offers)
+    _hand_over(kubelet, before.offers, offers, answers_for)
+    return "; ".join(_news(before, after)) or None
+
+
+def _plan(view: NodeView) -> Plan:
+    """The plan of the policy in force. What was offered before is adopted where it is near enough."""
+    if view.policy.policy is None or view.inventory is None:
+        return view.plan
+    return make_plan(view.inventory, view.policy.policy, adopt=[one.id for one in view.plan.slices()])
+
+
+def _hand_over(
+    kubelet: KubeletLink, before: Mapping[str, Offer], after: Mapping[str, Offer], answers_for: AnswersFor
+) -> None:
+    for name, new in after.items():
+        old = before.get(name)
+        if old is None or new.devices != old.devices:
+            kubelet.offer(name, ResourceOptions(), new.devices, answers_for(name))
+    for name in before.keys() - after.keys():
+        kubelet.withdraw(name)
+
+
+def _news(before: NodeView, after: NodeView) -> Iterable[str]:
+    if after.plan != before.plan:
+        counts = [f"{len(resource.slices)} × {resource.name}" for resource in after.plan.resources]
+        yield f"planned {', '.join(counts) or 'nothing'}"
+        for refusal in after.plan.refusals:
+            yield f"{refusal.device}, {refusal.uuid}, offers nothing: {refusal.reason}"
+        yield from (f"warning: {warning}" for warning in after.plan.warnings)
+    for uuid in after.faults.keys() - before.faults.keys():
+        yield f"GPU {uuid} is at fault: {after.faults[uuid]}"
+    for uuid in before.faults.keys() - after.faults.keys():
+        yield f"GPU {uuid} is healthy again"
+    yield from _drained(before.listing, after.listing)
+
+
+def _drained(before: Listing, after: Listing) -> Iterable[str]:
+    draining = [device_id for (_, device_id), listed in after.ids.items() if listed.draining_s is not None]
+    known = {device_id for (_, device_id), listed in before.ids.items() if listed.draining_s is not None}
+    if new := sorted(set(draining) - known):
+        yield f"{', '.join(new)} drain: held, and not in the plan any more"
+    if gone := sorted({device_id for _, device_id in before.ids} - {device_id for _, device_id in after.ids}):
+        yield f"dropped {', '.join(gone)}"
+    for uuid, reason in after.waiting.items():
+        if before.waiting.get(uuid) != reason:
+            yield f"GPU {uuid}: {reason}"
