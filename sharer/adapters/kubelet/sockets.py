@@ -1,0 +1,86 @@
+"""Socket files in the kubelet's device plugin directory: names, identity, who listens, leftovers.
+
+The directory belongs to the kubelet and is shared with every other plugin of the node, so only files that carry our
+name are ever removed, and only when nobody listens on them (kubelet-contract §17.13).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import socket
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from sharer.core.errors import InputError
+
+KUBELET_SOCKET = "kubelet.sock"
+_MAX_PATH_BYTES = 107  # sun_path of a unix socket address, less its final zero
+_OURS = re.compile(r"sharer-[A-Za-z0-9._-]{1,20}-[0-9a-f]{12}\.sock")
+_LONGEST_NAME_BYTES = len("sharer--.sock") + 20 + 12
+_CONNECT_DEADLINE_S = 1.0
+
+
+class FileIdentity(NamedTuple):
+    """One file, and not another of the same name. Inode numbers come back at once, so the change time counts too."""
+
+    device: int
+    inode: int
+    changed_ns: int
+
+
+def identify(path: Path) -> FileIdentity | None:
+    """The identity of what has this name now; None: nothing has."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return FileIdentity(found.st_dev, found.st_ino, found.st_ctime_ns)
+
+
+def listens(path: Path) -> bool:
+    """Whether a process accepts connections on this socket file now."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_CONNECT_DEADLINE_S)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def listening(path: Path) -> FileIdentity | None:
+    """The identity of a socket file on which a process accepts connections; None: there is no such file now."""
+    before = identify(path)
+    return before if before is not None and listens(path) and identify(path) == before else None
+
+
+def check_directory(directory: Path) -> None:
+    """Raises InputError if a socket in this directory would have too long a path."""
+    longest = len(os.fsencode(directory)) + 1 + _LONGEST_NAME_BYTES
+    if longest > _MAX_PATH_BYTES:
+        raise InputError(
+            f"--device-plugin-dir {directory} is {longest - _MAX_PATH_BYTES} bytes too long: with a socket's name it"
+            f" makes {longest} bytes, and the path of a unix socket has at most {_MAX_PATH_BYTES}. Use a shorter one"
+        )
+
+
+def new_name(resource: str) -> str:
+    """A file name that was never used: an ending gRPC server unlinks its path, whoever has it by then (§16.1)."""
+    readable = re.sub(r"[^A-Za-z0-9._-]", "-", resource.rpartition("/")[2])[:20] or "resource"
+    return f"sharer-{readable}-{secrets.token_hex(6)}.sock"
+
+
+def remove_leftovers(directory: Path) -> list[str]:
+    """Remove the sockets of agents that died. Returns their names. Call it while holding the agent's lock."""
+    removed = []
+    with contextlib.suppress(OSError):  # no directory yet, or not ours to read: then nothing of ours is in it
+        for name in sorted(os.listdir(directory)):
+            path = directory / name
+            if _OURS.fullmatch(name) and stat.S_ISSOCK(path.lstat().st_mode) and not listens(path):
+                path.unlink()
+                removed.append(name)
+    return removed

@@ -1,0 +1,112 @@
+"""What the kubelet link does to the kubelet's directory, and what it never does."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sharer.adapters.kubelet import GrpcKubeletLink, sockets
+from sharer.adapters.watch import DirectoryWatch
+from sharer.core.errors import InputError
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="s-") as folder:
+        yield Path(folder)
+
+
+def dead_socket(path: Path) -> Path:
+    """A socket file as a killed process leaves it."""
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+        bound.listen()
+    return path
+
+
+def listener(path: Path) -> socket.socket:
+    bound = socket.socket(socket.AF_UNIX)
+    bound.bind(str(path))
+    bound.listen()
+    return bound
+
+
+def test_only_dead_sockets_with_our_name_are_removed_at_start(directory: Path) -> None:
+    """Contract rows 16 and 17: a stale socket of ours goes; nobody else's file is touched, dead or alive."""
+    (directory / "kubelet_internal_checkpoint").write_text("{}")
+    (directory / sockets.new_name("a/file")).write_text("a regular file with a socket's name is not ours")
+    (directory / "folder").mkdir()
+    dead_socket(directory / "nvidia-gpu.sock")
+    dead_socket(directory / "sharer.sock")
+    dead_socket(directory / "kubelet.sock")
+    dead_socket(directory / "folder" / sockets.new_name("a/b"))
+    with listener(directory / sockets.new_name("a/serving")):
+        before = sorted(os.walk(directory))
+        ours = dead_socket(directory / sockets.new_name("nvidia.com/gpu.shared"))
+        watch = DirectoryWatch()
+        link = GrpcKubeletLink(directory, watch)
+        assert not ours.exists()
+        assert sorted(os.walk(directory)) == before
+        link.stop()
+        watch.close()
+        assert sorted(os.walk(directory)) == before
+
+
+@given(resource=st.from_regex(r"[a-z.]{1,60}/[A-Za-z0-9][-A-Za-z0-9_.]{0,62}", fullmatch=True))
+def test_a_socket_name_is_new_each_time_is_recognised_and_fits(resource: str) -> None:
+    """P11: unique to this process and this start."""
+    names = {sockets.new_name(resource) for _ in range(3)}
+    assert len(names) == 3
+    deepest = Path("/" + "d" * (107 - 1 - 1 - 45))
+    sockets.check_directory(deepest)
+    for name in names:
+        assert "/" not in name
+        assert len(os.fsencode(deepest / name)) <= 107
+    with tempfile.TemporaryDirectory(prefix="s-") as folder:
+        for name in names:
+            dead_socket(Path(folder) / name)
+        assert sockets.remove_leftovers(Path(folder)) == sorted(names)
+
+
+def test_a_directory_too_deep_for_a_socket_is_refused_with_the_number_of_bytes(directory: Path) -> None:
+    deep = directory / ("d" * 80)
+    with pytest.raises(InputError, match=r"--device-plugin-dir .*d is \d+ bytes too long.*at most 107"):
+        sockets.check_directory(deep)
+
+
+def test_a_socket_file_is_told_from_a_later_one_of_the_same_name(directory: Path) -> None:
+    """Contract row 11: even if it was given the same inode number."""
+    path = dead_socket(directory / "kubelet.sock")
+    first = sockets.identify(path)
+    path.unlink()
+    assert first is not None
+    assert sockets.identify(path) is None
+    clock = directory / "clock"
+    clock.touch()
+    while clock.stat().st_ctime_ns <= first.changed_ns:  # a file system's clock ticks every few milliseconds
+        clock.touch()
+    dead_socket(path)
+    again = sockets.identify(path)
+    assert again is not None
+    assert again._replace(inode=first.inode) != first
+
+
+def test_a_socket_file_without_a_listener_is_not_a_kubelet(directory: Path) -> None:
+    """Contract §17.12: the file outlives a killed kubelet."""
+    path = directory / "kubelet.sock"
+    assert sockets.listening(path) is None
+    dead_socket(path)
+    assert sockets.listening(path) is None
+    path.unlink()
+    path.touch()
+    assert sockets.listening(path) is None
+    path.unlink()
+    with listener(path):
+        assert sockets.listening(path) == sockets.identify(path)
