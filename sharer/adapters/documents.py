@@ -1,0 +1,127 @@
+"""Documents as JSON and YAML: `core/report`'s fields in camelCase, with `apiVersion` and `kind` in front (DESIGN §8).
+
+The schema of a document is its dataclass: a msgspec struct with the same fields is made from it, once, and that is what
+is written and what a file is checked against.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, Protocol, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from sharer.core.errors import InputError
+from sharer.core.inventory import Inventory
+from sharer.core.inventory_report import InventoryReport, inventory_from
+
+API_VERSION = "sharer.dev/v1alpha1"
+
+
+class Document(Protocol):
+    """A frozen dataclass that is printed as a whole."""
+
+    @property
+    def kind(self) -> str:
+        """What it calls itself."""
+        ...
+
+
+def to_json(document: Document) -> str:
+    """The document as indented JSON, with a line end."""
+    return msgspec.json.format(msgspec.json.encode(_plain(document)), indent=2).decode() + "\n"
+
+
+def to_yaml(document: Document) -> str:
+    """The document as YAML."""
+    return msgspec.yaml.encode(_plain(document)).decode()
+
+
+def read_inventory(text: bytes, source: str) -> Inventory:
+    """The inventory in an Inventory document, JSON or YAML. Raises InputError that names the source and the path."""
+    try:
+        report = _read(text, InventoryReport)
+        return inventory_from(report)
+    except InputError as error:
+        raise InputError(f"{source}: {error}; `sharer devices -o json` prints an inventory as it should be") from error
+
+
+def _plain(document: Document) -> dict[str, object]:
+    struct = msgspec.convert(document, _struct(type(document)), from_attributes=True)
+    return {"apiVersion": API_VERSION, "kind": document.kind, **msgspec.to_builtins(struct)}
+
+
+def _read(text: bytes, document: type[InventoryReport]) -> InventoryReport:
+    raw = _decode(text)
+    if not isinstance(raw, dict):
+        held = "nothing" if raw is None else f"a {type(raw).__name__}"
+        raise InputError(f"holds {held}, not a document of kind {document.kind}")
+    found = {name: raw.pop(name, None) for name in ("apiVersion", "kind")}
+    if found != {"apiVersion": API_VERSION, "kind": document.kind}:
+        raise InputError(
+            f"has apiVersion {found['apiVersion']!r} and kind {found['kind']!r};"
+            f" expected {API_VERSION!r} and {document.kind!r}"
+        )
+    try:
+        struct = msgspec.convert(raw, _struct(document))
+    except msgspec.ValidationError as error:
+        raise InputError(_in_words(str(error))) from error
+    return msgspec.convert(struct, document, from_attributes=True)
+
+
+def _decode(text: bytes) -> object:
+    try:
+        if text.lstrip().startswith(b"{"):
+            return msgspec.json.decode(text)
+        return msgspec.yaml.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"is neither JSON nor YAML: {' '.join(str(error).split())}") from error
+
+
+def _in_words(error: str) -> str:
+    """msgspec's sentence with its path in front: `gpus[0].index: expected int, got str`."""
+    message, _, path = error.partition(" - at `$")
+    message = message[0].lower() + message[1:].replace("`", "")
+    path = path.rstrip("`").lstrip(".")
+    return f"{path}: {message}" if path else message
+
+
+_STRUCTS: dict[type, type[msgspec.Struct]] = {}
+
+
+def _struct(document: type) -> type[msgspec.Struct]:
+    """The struct with a dataclass's fields in camelCase. It refuses fields that it does not know."""
+    if document not in _STRUCTS:
+        _STRUCTS[document] = _make_struct(document)
+    return _STRUCTS[document]
+
+
+def _make_struct(document: type) -> type[msgspec.Struct]:
+    hints = get_type_hints(document)
+    own: list[Any] = []  # Any: msgspec's own signature, a field with or without a default
+    for one in fields(document):
+        mirrored = _mirrored(hints[one.name])
+        if one.default_factory is not MISSING:
+            own.append((one.name, mirrored, msgspec.field(default_factory=one.default_factory)))
+        elif one.default is not MISSING:
+            own.append((one.name, mirrored, one.default))
+        else:
+            own.append((one.name, mirrored))
+    return msgspec.defstruct(document.__name__, own, rename="camel", forbid_unknown_fields=True, kw_only=True)
+
+
+def _mirrored(hint: Any) -> Any:  # Any: type annotations are values of no common type
+    """A field's type with every dataclass in it replaced by its struct."""
+    if is_dataclass(hint):
+        return _struct(hint)  # type: ignore[arg-type]  # a class, never an instance: it stood in an annotation
+    arguments = tuple(_mirrored(argument) for argument in get_args(hint))
+    origin = get_origin(hint)
+    if origin in (types.UnionType, Union):
+        return functools.reduce(operator.or_, arguments)
+    if origin is Mapping:
+        origin = dict
+    return hint if origin is None else origin[arguments]

@@ -1,0 +1,26 @@
+"""The command line, one module per command.
+
+`sharer agent` takes a way of its own: it is measured, and must import neither click nor rich nor anything else of the
+other commands. Those are imported when they are asked for, so that help is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run the command that this process was started with, and exit with its status.
+
+    0 fine, 1 failed or a check found something, 2 wrong input, 3 partial data.
+    """
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["agent"]:
+        from sharer.cli.agent import run_agent
+
+        sys.exit(run_agent(arguments[1:], os.environ))
+
+    from sharer.cli.group import sharer
+
+    sharer.main(arguments, prog_name="sharer")

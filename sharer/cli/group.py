@@ -1,0 +1,80 @@
+"""`sharer` itself: which commands there are, and what their errors mean to a shell."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+from typing import Any
+
+import click
+
+from sharer.core.errors import InputError, SharerError
+
+COMMANDS = {
+    "agent": ("sharer.cli.group:agent", "Share this node's GPUs until told to stop."),
+    "devices": ("sharer.cli.devices:devices", "Show the GPUs and MIG devices of this node."),
+    "policy": ("sharer.cli.policy:policy", "Check, plan and convert sharing policies."),
+    "simulate": ("sharer.cli.simulate:simulate", "Run the agent on a simulated node, or plan which pods fit."),
+}
+"""Name -> where the command is, and its help in one line. Kept here so that listing them imports none of them."""
+
+EPILOG = """\b
+Exit status: 0 fine, 1 failed or a check found something, 2 wrong input, 3 partial data.
+Example: sharer simulate --gpus 2xA100-80GB"""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is used. An error of ours ends it with one sentence, not a traceback."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names, in the order of help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in `sharer --help`."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_line) for name, (_, help_line) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:  # Any: click's own signature
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except SharerError as error:
+            click.echo(str(error), err=True)
+            ctx.exit(2 if isinstance(error, InputError) else 1)
+
+
+def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        try:
+            version = importlib.metadata.version("sharer")
+        except importlib.metadata.PackageNotFoundError:
+            version = "(version unknown: run from source, not installed)"
+        click.echo(f"sharer {version}")
+        context.exit()
+
+
+@click.group(cls=LazyGroup, epilog=EPILOG)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
+              help="Show the version and exit.")  # fmt: skip
+def sharer() -> None:
+    """Share NVIDIA GPUs between pods on a stock Kubernetes cluster."""
+
+
+@click.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def agent(arguments: tuple[str, ...]) -> None:
+    """Share this node's GPUs until told to stop."""
+    from sharer.cli.agent import run_agent
+
+    raise SystemExit(run_agent(arguments, os.environ))

@@ -1,0 +1,57 @@
+"""What commands are given: files, this node, or GPUs by name. What is wrong with it is an InputError (status 2)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from sharer.adapters.documents import read_inventory
+from sharer.adapters.yaml_text import read_policy_text
+from sharer.core.errors import InputError
+from sharer.core.inventory import Inventory
+from sharer.core.policy import Policy
+
+STANDARD_INPUT = "-"
+
+
+def read_text(path: str) -> tuple[bytes, str]:
+    """A file's bytes and its name for messages; "-" is standard input. Raises InputError."""
+    if path == STANDARD_INPUT:
+        return sys.stdin.buffer.read(), "standard input"
+    try:
+        return Path(path).read_bytes(), path
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {os.strerror(error.errno or 0)}") from error
+
+
+def read_policy(path: str) -> Policy:
+    """The policy in a file. Raises PolicyError with every problem, InputError if there is no such file."""
+    text, source = read_text(path)
+    return read_policy_text(text, source)
+
+
+def inventory_from_file(path: str) -> Inventory:
+    """The inventory in a document that `sharer devices -o json` printed. Raises InputError."""
+    text, source = read_text(path)
+    return read_inventory(text, source)
+
+
+def inventory_of_node(driver_library: Path | None, host_root: Path) -> Inventory:
+    """What this node's driver reports. Raises NodeError."""
+    from sharer.adapters.nvml import InstalledLibrary, NvmlDriver  # pynvml takes its time
+
+    roots = dict.fromkeys((host_root, Path("/")))
+    with contextlib.closing(NvmlDriver(InstalledLibrary(driver_library, tuple(roots)))) as driver:
+        return driver.discover()
+
+
+def inventory_of_products(gpus: str) -> Inventory:
+    """What a node with these GPUs ("8xA100-80GB,2xL4") would report. Raises InputError that lists the known names."""
+    from sharer.adapters.nvml import NvmlDriver
+    from sharer.simulation.gpus import SimulatedGpus
+    from sharer.simulation.products import parse_gpus
+
+    with contextlib.closing(NvmlDriver(SimulatedGpus(parse_gpus(gpus)).library)) as driver:
+        return driver.discover()

@@ -1,0 +1,48 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from sharer.adapters.documents import Document, to_json, to_yaml
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class Output(StrEnum):
+    """How a result is printed."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def output_option(*choices: Output) -> Callable[[_Command], _Command]:
+    """`-o`: the first choice is the default."""
+    return click.option(
+        "-o", "--output", type=click.Choice([choice.value for choice in choices]), default=choices[0].value,
+        callback=lambda _context, _option, value: Output(value), show_default=True, help="How to print the result.",
+    )  # fmt: skip
+
+
+def print_document(document: Document, output: Output) -> None:
+    """Print a whole document as JSON or YAML."""
+    click.echo(to_json(document) if output is Output.JSON else to_yaml(document), nl=False)
+
+
+def driver_library_option(command: _Command) -> _Command:
+    """`--driver-library` and `--host-root`: where this node's driver is."""
+    for option in (
+        click.option("--host-root", type=click.Path(path_type=Path), default=Path("/"), show_default=True,
+                     help="Where this process sees the host's /, in which the driver is looked for."),
+        click.option("--driver-library", type=click.Path(path_type=Path), metavar="FILE",
+                     help="The driver's libnvidia-ml.so.1. Default: looked for in the usual folders."),
+    ):  # fmt: skip
+        command = option(command)
+    return command

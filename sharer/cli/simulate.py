@@ -1,0 +1,134 @@
+"""`sharer simulate`: the agent at work without GPU or cluster, and the planner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from sharer.cli.inputs import read_text
+from sharer.cli.options import Output, output_option, print_document
+from sharer.cli.tables import print_list, print_table
+from sharer.core.quantities import duration, format_bytes
+from sharer.simulation.manifests import read_manifests
+from sharer.simulation.node import default_policy
+from sharer.simulation.planner import PodOutcome, PodPlanReport, plan_pods
+from sharer.simulation.products import parse_gpus
+from sharer.simulation.scenario import play
+from sharer.simulation.story import Audience, Observation, SimulationReport
+
+FAILED = 1
+DEFAULT_GPUS = "2xA100-80GB"
+_MANY = 4  # so many names stand in a table's cell
+
+
+@click.command(
+    epilog="""\b
+Example: sharer simulate
+         sharer simulate --gpus 8xA100-80GB,2xL4 --policy new.yaml
+         sharer simulate --gpus 4xH100-80GB --pods batch.yaml -o json
+\b
+A pod of FILE comes at once and runs for ever, unless its annotations say otherwise:
+  simulation.sharer.dev/start-after: 5m
+  simulation.sharer.dev/run-for: 1h30m"""
+)
+@click.option("--gpus", metavar="GPUS", default=DEFAULT_GPUS, show_default=True,
+              help='The node\'s GPUs, such as "8xA100-80GB,2xL4" or "1xA100-80GB:mig(3x1g.10gb)".')  # fmt: skip
+@click.option("--policy", "policy_file", metavar="FILE", help="How they are shared. Default: four slices a GPU.")
+@click.option("--pods", "pods_file", metavar="FILE", help="Say which of these pods fit, instead of the demo.")
+@output_option(Output.TABLE, Output.JSON, Output.YAML)
+@click.pass_context
+def simulate(context: click.Context, gpus: str, policy_file: str | None, pods_file: str | None, output: Output) -> None:
+    """Run the agent on a simulated node, or plan which pods fit.
+
+    The agent's own code runs against simulated GPUs and a kubelet, over real sockets. Without --pods it is shown at
+    work; everything that is printed was observed, and the exit status is 1 if anything was not as it should be. With
+    --pods the exit status is 1 if a pod never runs.
+    """
+    simulated = parse_gpus(gpus)
+    policy, source = (default_policy(), "built-in policy") if policy_file is None else read_text(policy_file)
+    if pods_file is not None:
+        manifests = read_manifests(*read_text(pods_file))
+        plan = plan_pods(simulated, policy, source, manifests.pods, manifests.warnings)
+        if output is Output.TABLE:
+            _print_pods(plan)
+        else:
+            print_document(plan, output)
+        context.exit(0 if plan.all_fit else FAILED)
+    if output is Output.TABLE:
+        click.echo(f"{gpus}, {source}")
+    report = play(simulated, policy, source, _Live() if output is Output.TABLE else Audience())
+    if output is Output.TABLE:
+        _print_slices(report)
+    else:
+        print_document(report, output)
+    context.exit(FAILED if report.failed else 0)
+
+
+class _Live(Audience):
+    """Prints the demo while it runs."""
+
+    def begins(self, title: str) -> None:
+        click.echo(f"\n{click.style(title, bold=True)}")
+
+    def sees(self, observation: Observation) -> None:
+        click.echo(f"{observation.at_s:7.3f} s  {observation.by:<9} {observation.text}")
+
+    def fails(self, failure: str) -> None:
+        click.echo(f"not as expected: {failure}", err=True)
+
+
+def _print_slices(report: SimulationReport) -> None:
+    click.echo()
+    print_table(
+        ("GPU", "PRODUCT", "RESOURCE", "SLICES", "MEMORY EACH", "HELD", "FREE", "UNHEALTHY", "PODS"),
+        [
+            [
+                str(one.gpu),
+                one.product,
+                one.resource,
+                one.slices,
+                None if one.promise_bytes is None else format_bytes(one.promise_bytes),
+                one.held,
+                one.free,
+                one.unhealthy,
+                _some(one.pods),
+            ]
+            for one in report.slices
+        ],
+    )
+
+
+def _print_pods(plan: PodPlanReport) -> None:
+    fit = sum(pod.started_at_s is not None for pod in plan.pods)
+    click.echo(f"{fit} of {len(plan.pods)} pods fit, {plan.policy}\n")
+    print_table(
+        ("POD", "STATE", "COMES", "STARTS", "ENDS", "GPU", "DEVICE IDS"),
+        [
+            [
+                f"{pod.namespace}/{pod.name}",
+                pod.state.value,
+                duration(pod.came_at_s),
+                None if pod.started_at_s is None else duration(pod.started_at_s),
+                None if pod.ended_at_s is None else duration(pod.ended_at_s),
+                ",".join(str(gpu) for gpu in sorted({gpu for one in pod.holdings for gpu in one.gpus})) or None,
+                _some([device_id for one in pod.holdings for device_id in one.ids]) or None,
+            ]
+            for pod in plan.pods
+        ],
+    )
+    print_list("Not running", [f"{pod.namespace}/{pod.name}: {_why(pod)}" for pod in plan.pods if pod.reason])
+    click.echo(f"\nLeft after {duration(plan.ends_at_s)}:")
+    print_table(
+        ("GPU", "RESOURCE", "SLICES", "HELD", "FREE", "MOST HELD", "UUID"),
+        [[str(one.gpu), one.resource, one.slices, one.held, one.free, one.most_held, one.uuid] for one in plan.devices],
+    )
+    print_list("Warnings", plan.warnings)
+
+
+def _why(pod: PodOutcome) -> str:
+    return f"{pod.state}, {pod.reason}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return " ".join(names[:_MANY]) + (f" and {len(names) - _MANY} more" if len(names) > _MANY else "")
