@@ -1,0 +1,179 @@
+"""A node without hardware that the real agent runs on: simulated GPUs, a kubelet, and what the host has in files.
+
+Everything is below one temporary folder, which is also what the agent takes for the host's root; nothing outside it is
+read or written. The agent runs in a thread of this process with its own code from `daemon.run` down; gRPC, sockets,
+checkpoint and pynvml are the real ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+
+from sharer import daemon
+from sharer.adapters.nvml import NvmlDriver
+from sharer.core.errors import NodeError, SharerError
+from sharer.core.inventory import Inventory
+from sharer.core.plan import Plan
+from sharer.settings import Settings
+from sharer.simulation.gpus import SimulatedGpus
+from sharer.simulation.hardware import SimulatedGpu, write_sys_root
+from sharer.simulation.kubelet import FakeKubelet, KubeletSettings
+
+STOP_DEADLINE_S = 15.0
+_SHARED_DEVICE_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
+_LONGEST_TEMPORARY = 30  # characters of $TMPDIR that leave room for a socket's name: 107 bytes in all
+
+Listener = Callable[[logging.LogRecord], None]
+"""Given what the agent logs from INFO on, on any thread. Must not raise."""
+
+
+class SimulatedNode:
+    """A node with a running kubelet and agent; `open_node` makes one."""
+
+    def __init__(self, root: Path, gpus: Sequence[SimulatedGpu], policy: bytes) -> None:
+        self.root = root
+        self.gpus = SimulatedGpus(gpus)
+        numa_nodes = sorted({gpu.numa_node for gpu in gpus if gpu.numa_node is not None}) or [0]
+        self.kubelet = FakeKubelet(root, KubeletSettings(numa_nodes=tuple(numa_nodes), podresources_lead_s=0.0))
+        self._write_files(gpus, policy)
+        self._stop = threading.Event()
+        self._agent = threading.Thread(target=self._run_agent, name="simulated-agent")
+        self._failure: SharerError | None = None
+
+    def start(self) -> None:
+        """Start the kubelet, then the agent."""
+        self.kubelet.start()
+        self._agent.start()
+
+    def close(self) -> None:
+        """Stop the agent, then the kubelet. Raises NodeError if the agent does not stop, or why it had failed."""
+        self._stop.set()
+        if self._agent.ident is not None:
+            self._agent.join(STOP_DEADLINE_S)
+        self.kubelet.close()
+        if self._agent.is_alive():
+            raise NodeError(f"the agent did not stop within {STOP_DEADLINE_S:g} s")
+        if self._failure is not None:
+            raise self._failure
+
+    def wait_until(self, holds: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+        """Wait for something that the kubelet can see. Raises NodeError if it does not come, or the agent ends."""
+        try:
+            self.kubelet.wait_for(lambda: self._failure is not None or holds(), timeout_s, what)
+        except TimeoutError as error:
+            raise NodeError(str(error)) from error
+        if self._failure is not None:
+            raise self._failure
+
+    def wait_advertised(self, plan: Plan) -> None:
+        """Wait until the kubelet counts every slice of a plan as allocatable. Raises NodeError."""
+        for resource in plan.resources:
+            wanted = (len(resource.slices), len(resource.slices))
+            self.wait_until(lambda: self.kubelet.capacity(resource.name) == wanted, f"{resource.name} at {wanted}")  # noqa: B023
+
+    def _run_agent(self) -> None:
+        settings = Settings(
+            node_name=self.kubelet.settings.node_name,
+            policy=self.root / "policy.yaml",
+            device_plugin_dir=self.kubelet.device_plugin_dir,
+            run_dir=self.root / "run",
+            state_dir=self.root / "state",
+            host_root=self.root,
+            dev_root=self.root / "dev",
+            proc_root=self.root / "proc",
+            sys_root=self.root / "sys",
+        )
+        try:
+            daemon.run(settings, self._stop, library=self.gpus.library)
+        except SharerError as error:
+            self._failure = error
+
+    def _write_files(self, gpus: Sequence[SimulatedGpu], policy: bytes) -> None:
+        """The policy, and what the host's /dev, /proc and /sys show of the GPUs."""
+        (self.root / "policy.yaml").write_bytes(policy)
+        write_sys_root(self.root / "sys", gpus)
+        dev, capabilities = self.root / "dev", self.root / "proc/driver/nvidia/capabilities"
+        numbers = [gpu.minor_number for gpu in gpus if gpu.minor_number is not None]
+        for name in (*_SHARED_DEVICE_NODES, *(f"nvidia{number}" for number in numbers)):
+            _write_device_node(dev / name)
+        minor = 0
+        for gpu in gpus:
+            for mig in gpu.mig_devices:
+                instance = capabilities / f"gpu{gpu.minor_number}/mig/gi{mig.gpu_instance_id}"
+                for access in (instance / "access", instance / f"ci{mig.compute_instance_id}/access"):
+                    minor += 1
+                    access.parent.mkdir(parents=True, exist_ok=True)
+                    access.write_text(f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
+                    _write_device_node(dev / f"nvidia-caps/nvidia-cap{minor}")
+
+
+@contextlib.contextmanager
+def open_node(gpus: Sequence[SimulatedGpu], policy: bytes, hear: Listener) -> Iterator[SimulatedNode]:
+    """A node with these GPUs, on which the agent follows this policy. At the end nothing is left of it.
+
+    Raises NodeError if the agent cannot run or does not stop.
+    """
+    with _temporary_folder() as root, _listening(hear):
+        node = SimulatedNode(root, gpus, policy)
+        with contextlib.closing(node):
+            node.start()
+            yield node
+
+
+def describe_node(gpus: Sequence[SimulatedGpu]) -> Inventory:
+    """What the agent's own discovery would find on a node with these GPUs."""
+    with _temporary_folder() as root:
+        write_sys_root(root, gpus)
+        with contextlib.closing(NvmlDriver(SimulatedGpus(gpus).library, sys_root=root)) as driver:
+            return driver.discover()
+
+
+def default_policy() -> bytes:
+    """The text of the policy that comes with the simulation."""
+    return resources.files("sharer.simulation").joinpath("policy.yaml").read_bytes()
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """A folder that is gone afterwards, with a path short enough for sockets in it."""
+    usual = tempfile.gettempdir()
+    root = Path(tempfile.mkdtemp(prefix="s-", dir=usual if len(usual) <= _LONGEST_TEMPORARY else "/tmp"))
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root)
+
+
+@contextlib.contextmanager
+def _listening(hear: Listener) -> Iterator[None]:
+    ear, logger = _Ear(hear), logging.getLogger("sharer")
+    level = logger.level
+    logger.addHandler(ear)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(ear)
+
+
+class _Ear(logging.Handler):
+    def __init__(self, hear: Listener) -> None:
+        super().__init__()
+        self._hear = hear
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._hear(record)
+
+
+def _write_device_node(path: Path) -> None:
+    """A character device without the right to make one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to("/dev/null")

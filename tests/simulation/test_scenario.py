@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from sharer.adapters.documents import to_json
+from sharer.core.errors import InputError
+from sharer.simulation.node import default_policy
+from sharer.simulation.products import parse_gpus
+from sharer.simulation.scenario import (
+    STEPS,
+    Scene,
+    Step,
+    admit,
+    advertise,
+    fill,
+    play,
+    reuse,
+)
+from sharer.simulation.story import Audience, Observation, SimulationReport
+
+MIG = b"""\
+apiVersion: sharer.dev/v1alpha1
+kind: SharingPolicy
+rules:
+  - {match: {}, strategy: mig}
+  - {match: {product: "*L4*"}, strategy: exclusive}
+"""
+
+
+class Watching(Audience):
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def begins(self, title: str) -> None:
+        self.seen.append(title)
+
+    def sees(self, observation: Observation) -> None:
+        self.seen.append(f"{observation.by}: {observation.text}")
+
+    def fails(self, failure: str) -> None:
+        self.seen.append(f"failed: {failure}")
+
+
+def demo(gpus: str, policy: bytes, *steps: Step, audience: Audience | None = None) -> SimulationReport:
+    return play(parse_gpus(gpus), policy, "policy.yaml", audience or Audience(), steps=steps or STEPS)
+
+
+def test_every_step_shows_what_it_should_on_mig_devices_and_on_whole_gpus_and_nothing_of_it_is_left() -> None:
+    before = set(threading.enumerate())
+    watching = Watching()
+    report = demo("1xA100-80GB:mig(3x1g.10gb,1x2g.20gb),2xL4", MIG, audience=watching)
+    assert [step.failure for step in report.steps] == [None] * len(STEPS)
+    assert [step.title for step in report.steps] == [(step.__doc__ or "").splitlines()[0] for step in STEPS]
+    told = [f"{one.by}: {one.text}" for step in report.steps for one in step.observations]
+    assert [line for line in watching.seen if line in set(told)] == told
+    assert [(one.gpu, one.resource, one.slices, one.free, one.unhealthy) for one in report.slices if one.gpu] == [
+        (1, "nvidia.com/gpu", 1, 0, 0),
+        (2, "nvidia.com/gpu", 1, 1, 0),
+    ]
+    assert sum(one.held for one in report.slices if one.resource == "nvidia.com/mig-1g.10gb") == 3
+    left = set(threading.enumerate()) - before
+    for thread in left:
+        thread.join(5)
+    assert [thread.name for thread in left if thread.is_alive()] == []
+
+
+def test_a_container_is_seen_to_receive_its_promise() -> None:
+    watching = Watching()
+    demo("A100-80GB", default_policy(), advertise, admit, audience=watching)
+    promised = [line for line in watching.seen if line.startswith("train: SHARER_MEMORY_LIMIT_BYTES=")]
+    assert len(promised) == 1
+    assert promised[0].endswith(f"={(81920 - 512) // 4 // 256 * 256 * 2**20}")
+
+
+def test_a_node_with_one_slice_can_be_shown() -> None:
+    assert not demo("L4", MIG, advertise, admit, fill, reuse).failed
+
+
+def test_what_is_not_as_expected_fails_the_step_and_ends_the_demo() -> None:
+    def disappoint(scene: Scene) -> None:
+        """Something is wrong."""
+        scene.say("kubelet", "seen")
+        scene.expect(False, "an eighth of a GPU")
+
+    watching = Watching()
+    report = demo("L4", default_policy(), advertise, disappoint, advertise, audience=watching)
+    assert report.failed
+    assert [(step.title, step.failure) for step in report.steps][1:] == [("Something is wrong.", "an eighth of a GPU")]
+    assert watching.seen[-2:] == ["kubelet: seen", "failed: an eighth of a GPU"]
+
+
+def test_a_report_is_a_document_of_kind_simulation() -> None:
+    document = json.loads(to_json(demo("L4", default_policy(), advertise)))
+    assert (document["apiVersion"], document["kind"]) == ("sharer.dev/v1alpha1", "Simulation")
+    assert {one["by"] for one in document["steps"][0]["observations"]} == {"agent", "kubelet"}
+    assert document["slices"][0]["promiseBytes"] > 0
+
+
+def test_a_policy_that_offers_nothing_here_is_refused_with_the_reasons() -> None:
+    with pytest.raises(InputError, match=r"policy\.yaml offers nothing on these GPUs: GPU 0 \(NVIDIA A30\)"):
+        demo("A30:mig()", MIG)
