@@ -87,8 +87,8 @@ def make_plan(inventory: Inventory, policy: Policy, *, adopt: Collection[DeviceI
     for target in _targets(inventory):
         rule = next((rule for rule in policy.rules if _is_meant(rule, target)), None)
         if rule is None:
-            if target.mig is None and target.gpu.mig_enabled:
-                refusals.append(Refusal(uuid=target.uuid, device=target.title, reason=_EMPTY_MIG))
+            if (reason := _why_not_whole(target)) is not None:
+                refusals.append(Refusal(uuid=target.uuid, device=target.title, reason=reason))
             else:
                 warnings.append(f"{target.title}, {target.uuid}, matches no rule of the policy and is not offered")
             continue
@@ -136,7 +136,17 @@ def _is_meant(rule: Rule, target: Target) -> bool:
     """Whether a rule is for this kind of device and matches it."""
     if isinstance(rule.sharing, Mig) != (target.mig is not None):
         return False
-    return not (target.mig is None and target.gpu.mig_enabled) and rule.match.holds(target.gpu, target.mig)
+    return _why_not_whole(target) is None and rule.match.holds(target.gpu, target.mig)
+
+
+def _why_not_whole(target: Target) -> str | None:
+    """Why a whole GPU must not be offered, whatever the policy says; None: it may, or this is a MIG device."""
+    unreadable = dict(target.gpu.unknown).get("mig_enabled")
+    if target.mig is not None:
+        return None
+    if target.gpu.mig_enabled:
+        return _EMPTY_MIG
+    return None if unreadable is None else f"whether MIG mode is on cannot be read: {unreadable}"
 
 
 def _resource_name(target: Target, rule: Rule, profiles: dict[str, str]) -> str:

@@ -176,6 +176,14 @@ def test_a_gpu_in_mig_mode_without_a_device_offers_nothing_and_its_neighbours_ev
     assert "there is no MIG device" in plan.refusals[0].reason
 
 
+def test_a_gpu_whose_mig_mode_cannot_be_read_is_not_offered_whole() -> None:
+    """P18: it may be in MIG mode."""
+    unreadable = gpu(0, mig_enabled=None, unknown=(("mig_enabled", "unknown error"),))
+    assert "cannot be read: unknown error" in only_refusal(make_plan(node(unreadable), policy(time_slicing(2))))
+    without_mig = gpu(0, mig_enabled=None)
+    assert counts(make_plan(node(without_mig), policy(time_slicing(2)))) == {"nvidia.com/gpu.shared": 2}
+
+
 def test_profiles_with_media_extensions_have_names_of_their_own() -> None:
     """P20."""
     devices = tuple(mig(n, profile) for n, profile in enumerate(["1g.10gb"] * 5 + ["1g.10gb+me", "1g.20gb"]))
