@@ -49,7 +49,7 @@ def inventory_of_node(driver_library: Path | None, host_root: Path) -> Inventory
 
 def inventory_of_products(gpus: str) -> Inventory:
     """What a node with these GPUs ("8xA100-80GB,2xL4") would report. Raises InputError that lists the known names."""
-    from sharer.simulation.node import describe_node
+    from sharer.simulation.describe import describe_node
     from sharer.simulation.products import parse_gpus
 
     return describe_node(parse_gpus(gpus))

@@ -17,9 +17,7 @@ from importlib import resources
 from pathlib import Path
 
 from sharer import daemon
-from sharer.adapters.nvml import NvmlDriver
 from sharer.core.errors import NodeError, SharerError
-from sharer.core.inventory import Inventory
 from sharer.core.plan import Plan
 from sharer.settings import Settings
 from sharer.simulation.gpus import SimulatedGpus
@@ -125,14 +123,6 @@ def open_node(gpus: Sequence[SimulatedGpu], policy: bytes, hear: Listener) -> It
         with contextlib.closing(node):
             node.start()
             yield node
-
-
-def describe_node(gpus: Sequence[SimulatedGpu]) -> Inventory:
-    """What the agent's own discovery would find on a node with these GPUs."""
-    with _temporary_folder() as root:
-        write_sys_root(root, gpus)
-        with contextlib.closing(NvmlDriver(SimulatedGpus(gpus).library, sys_root=root)) as driver:
-            return driver.discover()
 
 
 def default_policy() -> bytes:

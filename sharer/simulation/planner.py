@@ -22,11 +22,12 @@ from sharer.adapters.yaml_text import read_policy_text
 from sharer.core.device_id import DeviceId
 from sharer.core.plan import Plan, ResourcePlan, make_plan
 from sharer.core.report import slices_by_device
+from sharer.simulation.describe import describe_node
 from sharer.simulation.hardware import SimulatedGpu
 from sharer.simulation.kubelet import FakeKubelet, Phase, PodStatus
 from sharer.simulation.kubelet.pods import Pod, make_containers
 from sharer.simulation.manifests import PlannedPod
-from sharer.simulation.node import describe_node, open_node
+from sharer.simulation.node import open_node
 
 
 class PodState(StrEnum):

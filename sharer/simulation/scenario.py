@@ -17,9 +17,10 @@ from sharer.core.errors import InputError, NodeError
 from sharer.core.plan import Plan, ResourcePlan, make_plan
 from sharer.core.quantities import MIB
 from sharer.core.report import slices_by_device
+from sharer.simulation.describe import describe_node
 from sharer.simulation.hardware import SimulatedGpu
 from sharer.simulation.kubelet import Phase, PodStatus
-from sharer.simulation.node import SimulatedNode, describe_node, open_node
+from sharer.simulation.node import SimulatedNode, open_node
 from sharer.simulation.story import Audience, GpuSlices, SimulationReport, StepReport, Story
 
 FILLING_PODS = 32  # at most so many fill the node up; on a larger one each takes several slices
