@@ -1,0 +1,1 @@
+"""Speed and size, beside a bare plugin in the same run: `python -m tests bench`. Never part of a test."""
