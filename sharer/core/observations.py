@@ -42,6 +42,7 @@ class ContainerSeen:
     name: str
     kind: ContainerKind = ContainerKind.APP
     limits: Mapping[str, int] = field(default_factory=dict)  # extended resource -> count; never 0, never cpu or memory
+    container_id: str | None = None  # the runtime's, without its scheme, of the last start; None: not told (yet)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

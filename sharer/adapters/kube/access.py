@@ -1,0 +1,50 @@
+"""Where the API server is, and who we are to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+HOST_VARIABLE = "KUBERNETES_SERVICE_HOST"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InCluster:
+    """As a pod: the token and CA that the kubelet mounts, and renews."""
+
+    directory: Path = SERVICE_ACCOUNT
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    def __str__(self) -> str:
+        return f"the service account in {self.directory}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kubeconfig:
+    """As a user of a kubeconfig file."""
+
+    path: Path
+    context: str | None = None  # None: the file's current one
+
+    def __str__(self) -> str:
+        return f"the kubeconfig {self.path}"
+
+
+KubeAccess = InCluster | Kubeconfig
+
+
+def choose_access(setting: str, environment: Mapping[str, str]) -> KubeAccess | None:
+    """What `--kubernetes off|auto|PATH` means here; None: no API.
+
+    `auto` is the pod's service account, and no API in a process that runs in no pod.
+    """
+    match setting:
+        case "off":
+            return None
+        case "auto":
+            return InCluster(environment=environment) if environment.get(HOST_VARIABLE) else None
+        case path:
+            return Kubeconfig(path=Path(path))

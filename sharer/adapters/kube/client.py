@@ -1,0 +1,178 @@
+"""What sharer asks of the API server, one method a purpose. Every method raises ApiError and leaves it at that."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from sharer.adapters.kube.calls import APPLY, EVENTS, JSON, LEASES, MERGE, NODES, PODS, Call, Resource
+from sharer.adapters.kube.counters import KubeCounters
+from sharer.adapters.kube.errors import ApiError, unreadable
+from sharer.adapters.kube.events import event_namespace, event_object
+from sharer.adapters.kube.steering import node_seen
+from sharer.adapters.kube.timings import KubeTimings
+from sharer.adapters.kube.wire import Bare, ObjectMeta, Page
+from sharer.core.observations import NodeSeen
+from sharer.core.ports import ApiEvent, Eviction
+
+if TYPE_CHECKING:  # importing it imports the official client
+    from sharer.adapters.kube.transport import Stream, Transport
+
+FIELD_MANAGER = "sharer-agent"
+_BUDGET_CAUSE = "DisruptionBudget"
+
+W = TypeVar("W")
+T = TypeVar("T")
+
+
+class KubeClient:
+    """The API server, for any number of threads. Made by `connect`. Implements `core.ports.ApiWriter`."""
+
+    def __init__(self, transport: Transport, timings: KubeTimings) -> None:
+        self._transport = transport
+        self.timings = timings
+
+    def counters(self) -> KubeCounters:
+        """What was asked how often, and what failed."""
+        return self._transport.counters()
+
+    def close(self) -> None:
+        """Close idle connections. Watches are stopped by whoever runs them."""
+        self._transport.close()
+
+    # -- reading
+
+    def pages(self, call: Call, decoder: msgspec.json.Decoder[Page[W]]) -> Iterator[Page[W]]:
+        """The pages of a list, as they come. A page that is too old to be continued is an ApiError (410)."""
+        token = ""
+        while True:
+            query = {**call.query, "limit": str(self.timings.page_limit), **({"continue": token} if token else {})}
+            page = self._read(replace(call, query=query), decoder)
+            yield page
+            token = page.metadata.continue_
+            if not token:
+                return
+
+    def open_watch(self, call: Call, version: str) -> Stream:
+        """A watch from a version on, which the server ends after a time. Its errors come in band as well as by HTTP."""
+        seconds = self.timings.watch_s()
+        query = {
+            **call.query,
+            "watch": "1",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+        }
+        return self._transport.open(replace(call, query=query), seconds + self.timings.watch_slack_s)
+
+    def node(self, name: str) -> NodeSeen:
+        """A Node, as it is now."""
+        return node_seen(self._read(Call(verb="get", resource=NODES, name=name), _BARE))
+
+    # -- writing
+
+    def apply(
+        self,
+        resource: Resource,
+        name: str,
+        fields: Mapping[str, object],
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+    ) -> ObjectMeta:
+        """Server-side apply, by force: these fields are ours; those applied before and left out now are removed.
+
+        `metadata.name` and the kind are filled in. The same fields again change nothing but cost the server the same.
+        Returns the object's metadata as it is then.
+        """
+        metadata = fields.get("metadata", {})
+        assert isinstance(metadata, Mapping)
+        call = Call(
+            verb="patch",
+            resource=resource,
+            namespace=namespace,
+            name=name,
+            subresource=subresource,
+            query={"fieldManager": FIELD_MANAGER, "force": "true"},
+            content_type=APPLY,
+            body={
+                "apiVersion": resource.api_version,
+                "kind": resource.kind,
+                **fields,
+                "metadata": {**metadata, "name": name},
+            },
+        )
+        return self._read(call, _BARE).metadata
+
+    def patch_status(
+        self, resource: Resource, name: str, status: Mapping[str, object], *, namespace: str | None = None
+    ) -> ObjectMeta:
+        """Merge patch of the status: fields that the server's schema does not know are dropped, not refused."""
+        call = Call(
+            verb="patch",
+            resource=resource,
+            namespace=namespace,
+            name=name,
+            subresource="status",
+            content_type=MERGE,
+            body={"status": dict(status)},
+        )
+        return self._read(call, _BARE).metadata
+
+    def tell(self, event: ApiEvent) -> None:
+        """See `core.ports.ApiWriter`. By apply under a fixed name: the same news again updates one Event."""
+        name, fields = event_object(event)
+        self.apply(EVENTS, name, fields, namespace=event_namespace(event))
+
+    def evict(self, namespace: str, name: str, uid: str) -> Eviction:
+        """See `core.ports.ApiWriter`. The grace period is the pod's own."""
+        call = Call(
+            verb="create",
+            resource=PODS,
+            namespace=namespace,
+            name=name,
+            subresource="eviction",
+            content_type=JSON,
+            body={
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": name, "namespace": namespace},
+                "deleteOptions": {"preconditions": {"uid": uid}},
+            },
+        )
+        try:
+            self._transport.send(call)
+        except ApiError as error:
+            if error.code in (404, 409):
+                return Eviction.GONE
+            if error.code == 429 and _BUDGET_CAUSE in error.causes:
+                return Eviction.BLOCKED
+            raise
+        return Eviction.ACCEPTED
+
+    def renew_lease(self, namespace: str, name: str, *, holder: str, duration_s: int, now: datetime.datetime) -> None:
+        """Say that the holder is alive at `now` (which has a time zone) and will say so again within `duration_s`."""
+        time = now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # six decimals, or it is refused with 500
+        spec = {"holderIdentity": holder, "leaseDurationSeconds": duration_s, "renewTime": time}
+        self.apply(LEASES, name, {"spec": spec}, namespace=namespace)
+
+    def _read(self, call: Call, decoder: msgspec.json.Decoder[T]) -> T:
+        with readable(call):
+            return decoder.decode(self._transport.send(call))
+
+
+_BARE = msgspec.json.Decoder(Bare)
+
+
+@contextlib.contextmanager
+def readable(call: Call) -> Iterator[None]:
+    """An answer that cannot be decoded becomes an ApiError."""
+    try:
+        yield
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise unreadable(call, error) from error

@@ -1,0 +1,134 @@
+"""What goes wrong with a request, mapped once: who must act, and when it is worth asking again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from sharer.adapters.kube.access import KubeAccess
+from sharer.adapters.kube.calls import Call
+from sharer.adapters.kube.wire import Status
+from sharer.core.errors import NodeError
+from sharer.core.observations import ApiTroubleKind
+
+_KINDS = {
+    401: ApiTroubleKind.UNAUTHORIZED,
+    403: ApiTroubleKind.FORBIDDEN,
+    410: ApiTroubleKind.EXPIRED,
+    429: ApiTroubleKind.THROTTLED,
+}
+_SCHEMA_PROBLEM = "failed to create typed"  # sent as HTTP 500 (api-server-facts §3): asking again would never help
+_MOST_QUOTED = 300  # characters of an answer that end up in a message
+
+
+class ApiError(NodeError):
+    """The API server cannot be asked, or says no."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: ApiTroubleKind,
+        code: int | None = None,
+        retry_after_s: float | None = None,
+        causes: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.code = code  # HTTP status; None: there was no answer
+        self.retry_after_s = retry_after_s  # as the server wishes
+        self.causes = causes  # machine-readable reasons, such as "DisruptionBudget"
+
+
+def refused(call: Call, code: int, headers: Mapping[str, str], body: bytes) -> ApiError:
+    """The error for an answer that is not a success."""
+    status = _status(body)
+    said = status.message or body[:_MOST_QUOTED].decode(errors="replace").strip() or "without a reason"
+    return _error(call, code, said, status, _retry_after_s(headers.get("Retry-After"), status))
+
+
+def refused_in_stream(call: Call, event: msgspec.Raw) -> ApiError:
+    """The error for an ERROR event in a watch that began well."""
+    status = _status(bytes(event))
+    return _error(call, status.code or 500, status.message or "without a reason", status, _retry_after_s(None, status))
+
+
+def unreachable(call: Call, error: Exception) -> ApiError:
+    """The error for a request that got no answer, or half of one."""
+    first = error.args[0] if error.args else None
+    said = " ".join((first if isinstance(first, str) else str(error)).split()) or type(error).__name__
+    return ApiError(
+        f"the API server cannot be reached to {call.verb} {call.what}: {said[:_MOST_QUOTED]}",
+        kind=ApiTroubleKind.UNREACHABLE,
+    )
+
+
+def cut_short(call: Call, lasted_s: float) -> ApiError:
+    """The error for a watch that ended properly, but so soon that the next one must wait."""
+    return ApiError(
+        f"the API server, or a proxy before it, ended the watch of {call.what} after {lasted_s:.1f} s",
+        kind=ApiTroubleKind.UNREACHABLE,
+    )
+
+
+def unforeseen(call: Call, error: Exception) -> ApiError:
+    """The error for a failure of our own while an answer was taken in."""
+    return ApiError(
+        f"sharer failed over the answer to {call.verb} {call.what}; please report this {type(error).__name__}: {error}",
+        kind=ApiTroubleKind.SERVER,
+    )
+
+
+def no_access(access: KubeAccess, error: Exception) -> ApiError:
+    """The error for credentials that cannot even be read."""
+    return ApiError(
+        f"{access} cannot be used to reach the API server: {' '.join(str(error).split())[:_MOST_QUOTED]}",
+        kind=ApiTroubleKind.UNAUTHORIZED,
+    )
+
+
+def unreadable(call: Call, error: Exception) -> ApiError:
+    """The error for an answer that makes no sense."""
+    return ApiError(
+        f"the API server's answer to {call.verb} {call.what} cannot be read: {error}; is it a Kubernetes API server,"
+        " and of a version that this sharer knows?",
+        kind=ApiTroubleKind.SERVER,
+    )
+
+
+def _error(call: Call, code: int, said: str, status: Status, retry_after_s: float | None) -> ApiError:
+    kind = _KINDS.get(code, ApiTroubleKind.REFUSED if code < 500 else ApiTroubleKind.SERVER)
+    if code == 500 and _SCHEMA_PROBLEM in said:
+        kind = ApiTroubleKind.REFUSED
+    match kind:
+        case ApiTroubleKind.FORBIDDEN:
+            message = (
+                f"sharer may not {call.verb} {call.plural} {call.scope}; grant it {call.rule}."
+                f" The API server says: {said}"
+            )
+        case ApiTroubleKind.UNAUTHORIZED:
+            message = (
+                f"the API server does not know sharer's credentials ({call.verb} {call.what}: {said});"
+                " look at the service account's token, or the kubeconfig's user"
+            )
+        case ApiTroubleKind.EXPIRED:
+            message = f"the API server has forgotten the version that sharer knows of {call.what}: {said}"
+        case _:
+            message = f"the API server refuses to {call.verb} {call.what}: {code}, {said}"
+    causes = tuple(cause.reason for cause in status.details.causes) if status.details is not None else ()
+    return ApiError(message, kind=kind, code=code, retry_after_s=retry_after_s, causes=causes)
+
+
+def _status(body: bytes) -> Status:
+    """The Status in an answer; an empty one if it is something else, as load balancers and 404s send."""
+    try:
+        return msgspec.json.decode(body, type=Status)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Status()
+
+
+def _retry_after_s(header: str | None, status: Status) -> float | None:
+    if header is not None and header.strip().isdecimal():
+        return float(header)
+    return (status.details.retry_after_seconds or None) if status.details is not None else None

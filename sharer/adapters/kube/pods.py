@@ -1,0 +1,70 @@
+"""Pods in the core's words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from sharer.adapters.kube.wire import Container, ContainerStatus, Pod
+from sharer.core.observations import ContainerKind, ContainerSeen, PodPhase, PodSeen
+
+# The kubelet runs a static pod under the hash of its manifest; the API's mirror of it has an UID of its own.
+_MIRROR = "kubernetes.io/config.mirror"
+_HASH = "kubernetes.io/config.hash"
+_PHASES = {phase.value: phase for phase in PodPhase}
+_COUNT = re.compile(r"([0-9]{1,12})(k|M|G|T|Ki|Mi|Gi|Ti)?")
+_MULTIPLES = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+def pod_seen(pod: Pod) -> PodSeen:
+    """A pod in the core's words."""
+    metadata, spec = pod.metadata, pod.spec
+    annotations = metadata.annotations or {}
+    static_uid = (annotations.get(_HASH) or annotations[_MIRROR]) if _MIRROR in annotations else ""
+    return PodSeen(
+        uid=metadata.uid,
+        cgroup_uid=static_uid or metadata.uid,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        phase=_PHASES.get(pod.status.phase, PodPhase.UNKNOWN),
+        is_deleting=metadata.deletion_timestamp is not None,
+        node_name=spec.node_name,
+        containers=(
+            *_seen(spec.init_containers or (), _ids(pod.status.init_container_statuses or ()), init=True),
+            *_seen(spec.containers or (), _ids(pod.status.container_statuses or ()), init=False),
+        ),
+    )
+
+
+def _ids(statuses: Iterable[ContainerStatus]) -> Mapping[str, str]:
+    """By container name; those that have never started are missing."""
+    return {one.name: one.container_id.rpartition("://")[2] for one in statuses if one.container_id}
+
+
+def _seen(containers: Iterable[Container], ids: Mapping[str, str], *, init: bool) -> Iterable[ContainerSeen]:
+    for one in containers:
+        kind = ContainerKind.APP
+        if init:
+            kind = ContainerKind.SIDECAR if one.restart_policy == "Always" else ContainerKind.INIT
+        limits = one.resources.limits or {}
+        counts = {name: _count(amount) for name, amount in limits.items() if _is_extended(name)}
+        yield ContainerSeen(
+            name=one.name,
+            kind=kind,
+            limits={name: count for name, count in counts.items() if count},
+            container_id=ids.get(one.name),
+        )
+
+
+def _is_extended(resource: str) -> bool:
+    """Whether it is one that device plugins can offer: qualified by a domain that is not Kubernetes' own."""
+    domain, slash, _ = resource.partition("/")
+    return bool(slash) and not domain.endswith("kubernetes.io")
+
+
+def _count(amount: str) -> int:
+    """The API server takes only whole numbers for extended resources, but "1k" is one."""
+    found = _COUNT.fullmatch(amount)
+    if found is None:
+        return 0
+    return int(found[1]) * _MULTIPLES.get(found[2] or "", 1)
