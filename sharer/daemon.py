@@ -1,4 +1,4 @@
-"""The agent of one node: builds the adapters, runs the flows in their order, stops in order.
+"""The agent of one node: runs the flows in their order, on what `outside` opens, and stops in order.
 
 One thread, this one, changes the node's state; every other one only reads it or leaves something in the inbox.
 Order matters twice. At start: the lock first, then policy and driver; nothing is registered before the first list is
@@ -8,63 +8,49 @@ known. At the end: streams, then the driver, then the lock (kubelet-contract §1
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import ParamSpec
 
-from sharer.adapters.injection import HostPaths, InjectionFacts
-from sharer.adapters.kubelet import GrpcKubeletLink
+from sharer.adapters.documents import to_bytes
+from sharer.adapters.local_socket import LocalSocket
 from sharer.adapters.lock import AgentLock
-from sharer.adapters.nvml import InstalledLibrary, LibrarySource, NvmlDriver
-from sharer.adapters.policy_source import LastGoodPolicy, PolicyFile
-from sharer.adapters.watch import DirectoryWatch
+from sharer.adapters.nvml import LibrarySource
 from sharer.adapters.yaml_text import read_policy_text
-from sharer.core.errors import SharerError
+from sharer.core.errors import NodeError, SharerError
+from sharer.core.known import About
 from sharer.core.policy import Policy
-from sharer.core.ports import (
-    FactsReader,
-    GpuDriver,
-    HealthSource,
-    KubeletLink,
-    PolicyMemory,
-    PolicySource,
-    PolicyText,
-    SliceSpecs,
-    XidEvent,
-)
+from sharer.core.ports import PolicyText, XidEvent
 from sharer.enforcers import ENFORCERS
 from sharer.flows.allocate import Answers
+from sharer.flows.find import look_for_findings
 from sharer.flows.health import disagrees, look, take_xids, watch_xids
-from sharer.flows.inbox import Inbox
+from sharer.flows.inbox import Inbox, News
+from sharer.flows.links import LinkReader, read_links
+from sharer.flows.observe import follow, follow_holders, next_look_s, observe
 from sharer.flows.offer import offer
+from sharer.flows.recover import recover
 from sharer.flows.refresh import refresh
 from sharer.flows.reload import reload
+from sharer.flows.report import report, stamper
 from sharer.flows.state import NodeState
+from sharer.outside import Outside, open_outside
 from sharer.settings import Settings
 
 CYCLE_S = 2.0  # a changed policy, a driver that came late, a GPU that does not answer are noticed within this time
 REFRESH_S = 10.0  # between two full looks at a driver that answers
+API_AFTER_S = (
+    10.0  # at the latest: the API server's client is imported after the kubelet has registered us (DESIGN §10)
+)
 
 P = ParamSpec("P")
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
-    """Everything that the flows talk to."""
-
-    policy_source: PolicySource
-    policy_memory: PolicyMemory
-    driver: GpuDriver
-    health: HealthSource
-    facts: FactsReader
-    specs: SliceSpecs
-    kubelet: KubeletLink
 
 
 def run(settings: Settings, stop: threading.Event, *, library: LibrarySource | None = None) -> None:
@@ -76,8 +62,9 @@ def run(settings: Settings, stop: threading.Event, *, library: LibrarySource | N
     if not lock.acquire(stop):
         return
     try:
-        with open_outside(settings, library) as outside:
-            share(outside, NodeState(), stop)
+        state = NodeState()
+        with open_outside(settings, library) as outside, answer_reports(settings, state):
+            share(outside, state, stop)
     finally:
         lock.release()
 
@@ -91,22 +78,44 @@ def share(outside: Outside, state: NodeState, stop: threading.Event) -> None:
         inbox.ring()
 
     def answers_for(resource: str) -> Answers:
-        return Answers(state, resource, ENFORCERS)
+        return Answers(state, resource, ENFORCERS, inbox.put)
 
+    links = LinkReader(outside.topology, inbox.ring)
     in_background("stop", wake_at_the_end)
     in_background("xids", partial(watch_xids, outside.health, inbox, stop))
-    xids: list[XidEvent] = []
-    refreshed_s = -REFRESH_S
+    follow(outside.sources, inbox)
+    news: list[News] = []
+    refreshed_s = looked_s = -REFRESH_S
+    started_s, api = time.monotonic(), outside.api
     while not stop.is_set():
         now_s = time.monotonic()
-        said.attempt("policy", reload, state, outside.policy_source, outside.policy_memory, read_policy)
-        if now_s - refreshed_s >= REFRESH_S or state.view.driver_problem is not None or disagrees(state):
-            said.attempt("driver", refresh, state, outside.driver, outside.facts)
-            refreshed_s = now_s
-        said.attempt("xids", take_xids, state, xids, now_s)
-        said.attempt("health", look, state, outside.health, now_s)
+        if now_s - looked_s >= CYCLE_S:  # the inbox wakes us more often
+            looked_s = now_s
+            said.attempt(
+                "policy", reload, state, outside.policy_source, outside.policy_memory, read_policy,
+                node_name=outside.node_name, labels=outside.labels(), now_s=now_s,
+            )  # fmt: skip
+            if now_s - refreshed_s >= REFRESH_S or state.view.driver_problem is not None or disagrees(state):
+                said.attempt("driver", refresh, state, outside.driver, outside.facts)
+                refreshed_s = now_s
+            said.attempt("health", look, state, outside.health, now_s)
+        said.attempt("xids", take_xids, state, [one for one in news if isinstance(one, XidEvent)], now_s)
+        said.attempt("recover", recover, state, outside.annotations(), now_s, time.time())
+        said.attempt("links", read_links, state, links)
+        said.attempt("observe", observe, state, outside.sources, now_s, news)
         said.attempt("offer", offer, state, outside.kubelet, outside.specs, answers_for, now_s)
-        xids = inbox.wait(CYCLE_S)
+        said.attempt("findings", look_for_findings, state, now_s)
+        follow_holders(state, outside.sources, inbox)
+        if api is not None and is_time_for_the_api(outside, state, now_s - started_s):
+            api.start(inbox.put, inbox.ring)
+            api = None
+        news = inbox.wait(min(looked_s + CYCLE_S, next_look_s(state.view)) - time.monotonic())
+
+
+def is_time_for_the_api(outside: Outside, state: NodeState, running_s: float) -> bool:
+    """Whether the kubelet has registered everything, or nothing can be registered without the API's word."""
+    registered = outside.kubelet.registered()
+    return state.view.policy.policy is None or all(registered.values()) or running_s >= API_AFTER_S
 
 
 def read_policy(wanted: PolicyText) -> Policy:
@@ -115,31 +124,31 @@ def read_policy(wanted: PolicyText) -> Policy:
 
 
 @contextlib.contextmanager
-def open_outside(settings: Settings, library: LibrarySource | None) -> Iterator[Outside]:
-    """The adapters of this node; closed in the reverse order."""
-    with contextlib.ExitStack() as closing:
-        watch = closing.enter_context(contextlib.closing(DirectoryWatch()))
-        source = library or InstalledLibrary(settings.driver_library, (settings.host_root,))
-        driver = closing.enter_context(contextlib.closing(NvmlDriver(source, settings.sys_root)))
-        kubelet = GrpcKubeletLink(settings.device_plugin_dir, watch)
-        closing.callback(kubelet.stop)
-        facts = InjectionFacts(
-            HostPaths(host_root=settings.host_root, dev_root=settings.dev_root, proc_root=settings.proc_root),
-            settings.injection,
-            enforcers=ENFORCERS,
-            cdi_dirs=settings.cdi_dir,
-            cdi_kind=settings.cdi_kind,
-            opt_ins=settings.opt_ins,
-        )
-        yield Outside(
-            policy_source=PolicyFile(settings.policy),
-            policy_memory=LastGoodPolicy(settings.run_dir),
-            driver=driver,
-            health=driver,
-            facts=facts,
-            specs=facts,
-            kubelet=kubelet,
-        )
+def answer_reports(settings: Settings, state: NodeState) -> Iterator[None]:
+    """Have the local socket tell what the node's state is; an agent without one is an agent all the same."""
+    stamp = stamper(time.monotonic(), time.time())
+
+    def answer() -> bytes:
+        about = About(node_name=settings.node_name, version=installed_version(), kernel=os.uname().release)
+        return to_bytes(report(state.view, about, time.monotonic(), stamp))
+
+    with contextlib.closing(LocalSocket(settings.run_dir, answer)) as server:
+        try:
+            server.open()
+        except NodeError as error:
+            log.warning("%s", error)
+        yield
+
+
+@functools.cache
+def installed_version() -> str:
+    """This program's version."""
+    import importlib.metadata  # only a report needs it, and it brings much along
+
+    try:
+        return importlib.metadata.version("sharer")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown (run from source, not installed)"
 
 
 class Sayings:

@@ -30,14 +30,18 @@ class Settings:
     """Everything about this process that an operator can set. Paths are as this process sees them."""
 
     node_name: str
-    policy: Path | None  # a file, or a mounted ConfigMap's directory; None: nothing is offered
+    policy: Path | None  # a file, or a mounted ConfigMap's directory
+    policy_configmap: tuple[str, str] | None = None  # namespace and name; the API server's word goes before `policy`
     device_plugin_dir: Path = Path("/var/lib/kubelet/device-plugins")  # fixed by the kubelet (kubelet-contract §1)
+    pod_resources_socket: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")  # below the kubelet's --root-dir
+    checkpoint: Path | None = None  # the kubelet's; None: in the device-plugin directory
     run_dir: Path = Path("/run/sharer")
     state_dir: Path = Path("/var/lib/sharer")
     host_root: Path = Path("/")
     dev_root: Path = Path("/dev")
     proc_root: Path = Path("/proc")
     sys_root: Path = Path("/sys")
+    cgroup_root: Path = Path("/sys/fs/cgroup")
     driver_library: Path | None = None  # None: looked for in the usual folders
     injection: tuple[Injection, ...] | None = None  # None: whatever the node can do
     cdi_dir: tuple[Path, ...] | None = None  # in the container runtime's order; None: its defaults below host_root
@@ -46,6 +50,7 @@ class Settings:
     gds: bool = False
     mofed: bool = False
     gdrcopy: bool = False
+    kubernetes: str = "off"  # "off", "auto" or the path of a kubeconfig
     log_format: str = "text"
 
     @property
@@ -93,13 +98,19 @@ def _parser() -> argparse.ArgumentParser:
     node = os.environ.get("NODE_NAME") or socket.gethostname()
     option("--node-name", node, "this node's name in Kubernetes", "NAME", str)
     option("--policy", None, "the policy: a file, or the directory of a mounted ConfigMap", "FILE|DIR")
+    option("--policy-configmap", None, "the ConfigMap with the policies, read from the API", "NS/NAME", _configmap)
     option("--device-plugin-dir", str(defaults.device_plugin_dir), "where the kubelet listens for plugins", "DIR")
+    option(
+        "--pod-resources-socket", str(defaults.pod_resources_socket), "where the kubelet tells who holds what", "FILE"
+    )
+    option("--checkpoint", None, "the kubelet's checkpoint (default: in --device-plugin-dir)", "FILE")
     option("--run-dir", str(defaults.run_dir), "lock and last good policy; may be lost at a reboot", "DIR")
     option("--state-dir", str(defaults.state_dir), "what containers are given paths to; outlives a reboot", "DIR")
     option("--host-root", str(defaults.host_root), "where this process sees the host's /", "DIR")
     option("--dev-root", str(defaults.dev_root), "where this process sees the host's /dev", "DIR")
     option("--proc-root", str(defaults.proc_root), "where this process sees the host's /proc", "DIR")
     option("--sys-root", str(defaults.sys_root), "where this process sees the host's /sys", "DIR")
+    option("--cgroup-root", str(defaults.cgroup_root), "where this process sees the host's /sys/fs/cgroup", "DIR")
     option("--driver-library", None, "libnvidia-ml.so.1 (default: looked for below --host-root)", "FILE")
     option(
         "--injection", "auto", "how GPUs get into containers: auto, or a comma list of "
@@ -117,6 +128,13 @@ def _parser() -> argparse.ArgumentParser:
     switch("--gds", "give every container GPUDirect Storage (NVIDIA_GDS)")
     switch("--mofed", "give every container the InfiniBand devices (NVIDIA_MOFED)")
     switch("--gdrcopy", "give every container GDRCopy (NVIDIA_GDRCOPY)")
+    option(
+        "--kubernetes",
+        "auto",
+        "the API server: off, auto (the pod's service account), or a kubeconfig",
+        "off|auto|PATH",
+        str,
+    )
     option("--log-format", defaults.log_format, "text or json", "FORMAT", _log_format)
     return parser
 
@@ -155,6 +173,13 @@ def _channels(text: str) -> tuple[int, ...]:
     if wrong := [part for part in parts if not (part.isascii() and part.isdigit())]:
         raise argparse.ArgumentTypeError(f"{wrong[0]!r} is not the number of an IMEX channel; write a comma list")
     return tuple(sorted({int(part) for part in parts}))
+
+
+def _configmap(text: str) -> tuple[str, str]:
+    namespace, slash, name = text.partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a namespace and a name, such as gpu/sharing-policies")
+    return namespace, name
 
 
 def _cdi_kind(text: str) -> str:

@@ -11,13 +11,14 @@ import operator
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, Protocol, Union, get_args, get_origin, get_type_hints
+from typing import Any, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from sharer.core.errors import InputError
 from sharer.core.inventory import Inventory
 from sharer.core.inventory_report import InventoryReport, inventory_from
+from sharer.core.node_report import NodeReport
 
 API_VERSION = "sharer.dev/v1alpha1"
 
@@ -31,9 +32,17 @@ class Document(Protocol):
         ...
 
 
+D = TypeVar("D", InventoryReport, NodeReport)
+
+
 def to_json(document: Document) -> str:
     """The document as indented JSON, with a line end."""
     return msgspec.json.format(msgspec.json.encode(_plain(document)), indent=2).decode() + "\n"
+
+
+def to_bytes(document: Document) -> bytes:
+    """The document as JSON for programs, without a line end anywhere."""
+    return msgspec.json.encode(_plain(document))
 
 
 def to_yaml(document: Document) -> str:
@@ -50,12 +59,23 @@ def read_inventory(text: bytes, source: str) -> Inventory:
         raise InputError(f"{source}: {error}; `sharer devices -o json` prints an inventory as it should be") from error
 
 
+def read_node_report(text: bytes, source: str) -> NodeReport:
+    """The report in a NodeReport document. Fields that are not known here are left out: the agent may be newer.
+
+    Raises InputError that names the source and the path.
+    """
+    try:
+        return _read(text, NodeReport, strict=False)
+    except InputError as error:
+        raise InputError(f"{source}: {error}; the agent there may be another version than this program") from error
+
+
 def _plain(document: Document) -> dict[str, object]:
-    struct = msgspec.convert(document, _struct(type(document)), from_attributes=True)
+    struct = msgspec.convert(document, _struct(type(document), strict=True), from_attributes=True)
     return {"apiVersion": API_VERSION, "kind": document.kind, **msgspec.to_builtins(struct)}
 
 
-def _read(text: bytes, document: type[InventoryReport]) -> InventoryReport:
+def _read(text: bytes, document: type[D], *, strict: bool = True) -> D:
     raw = _decode(text)
     if not isinstance(raw, dict):
         held = "nothing" if raw is None else f"a {type(raw).__name__}"
@@ -67,7 +87,7 @@ def _read(text: bytes, document: type[InventoryReport]) -> InventoryReport:
             f" expected {API_VERSION!r} and {document.kind!r}"
         )
     try:
-        struct = msgspec.convert(raw, _struct(document))
+        struct = msgspec.convert(raw, _struct(document, strict))
     except msgspec.ValidationError as error:
         raise InputError(_in_words(str(error))) from error
     return msgspec.convert(struct, document, from_attributes=True)
@@ -90,35 +110,36 @@ def _in_words(error: str) -> str:
     return f"{path}: {message}" if path else message
 
 
-_STRUCTS: dict[type, type[msgspec.Struct]] = {}
+_STRUCTS: dict[tuple[type, bool], type[msgspec.Struct]] = {}
 
 
-def _struct(document: type) -> type[msgspec.Struct]:
-    """The struct with a dataclass's fields in camelCase. It refuses fields that it does not know."""
-    if document not in _STRUCTS:
-        _STRUCTS[document] = _make_struct(document)
-    return _STRUCTS[document]
+def _struct(document: type, strict: bool) -> type[msgspec.Struct]:
+    """The struct with a dataclass's fields in camelCase. If strict, it refuses fields that it does not know."""
+    key = (document, strict)
+    if key not in _STRUCTS:
+        _STRUCTS[key] = _make_struct(document, strict)
+    return _STRUCTS[key]
 
 
-def _make_struct(document: type) -> type[msgspec.Struct]:
+def _make_struct(document: type, strict: bool) -> type[msgspec.Struct]:
     hints = get_type_hints(document)
     own: list[Any] = []  # Any: msgspec's own signature, a field with or without a default
     for one in fields(document):
-        mirrored = _mirrored(hints[one.name])
+        mirrored = _mirrored(hints[one.name], strict)
         if one.default_factory is not MISSING:
             own.append((one.name, mirrored, msgspec.field(default_factory=one.default_factory)))
         elif one.default is not MISSING:
             own.append((one.name, mirrored, one.default))
         else:
             own.append((one.name, mirrored))
-    return msgspec.defstruct(document.__name__, own, rename="camel", forbid_unknown_fields=True, kw_only=True)
+    return msgspec.defstruct(document.__name__, own, rename="camel", forbid_unknown_fields=strict, kw_only=True)
 
 
-def _mirrored(hint: Any) -> Any:  # Any: type annotations are values of no common type
+def _mirrored(hint: Any, strict: bool) -> Any:  # Any: type annotations are values of no common type
     """A field's type with every dataclass in it replaced by its struct."""
     if is_dataclass(hint):
-        return _struct(hint)  # type: ignore[arg-type]  # a class, never an instance: it stood in an annotation
-    arguments = tuple(_mirrored(argument) for argument in get_args(hint))
+        return _struct(hint, strict)  # type: ignore[arg-type]  # a class, never an instance: it stood in an annotation
+    arguments = tuple(_mirrored(argument, strict) for argument in get_args(hint))
     origin = get_origin(hint)
     if origin in (types.UnionType, Union):
         return functools.reduce(operator.or_, arguments)

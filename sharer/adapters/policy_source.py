@@ -1,85 +1,159 @@
-"""Where the policy's text comes from: a file, or the directory of a mounted ConfigMap. And the last good one."""
+"""Where policies come from: a file, the directory of a mounted ConfigMap, a ConfigMap of the API server.
+
+Nothing is watched here: each call looks again, so no edit can be missed (bug case P07). The kubelet publishes an edit
+of a mounted ConfigMap by turning the link `..data` to a new directory and then removing the old one; so what was read
+is one whole version if the link is still the same afterwards, and else the look begins again.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import logging
 import os
-import tempfile
+import re
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from sharer.core.errors import NodeError
-from sharer.core.ports import PolicyText
+from sharer.core.observations import ApiSync, ConfigMapSeen
+from sharer.core.ports import PolicyShelf, PolicySource, PolicyText
 
-MAX_TEXT_BYTES = 2**20  # a ConfigMap is at most 1 MiB
-DEFAULT_KEYS = ("default", "default.yaml", "default.yml")
-LAST_GOOD = "policy-last-good.yaml"
-
-_log = logging.getLogger(__name__)
+MAX_TEXT_BYTES = 2**20  # a ConfigMap holds at most 1 MiB, all its keys together
+_DATA = "..data"  # kubelet's link to the version of a mounted ConfigMap that counts
+_SWAPS = 5  # of the link during one look, after which the next cycle looks again
 
 
-class PolicyFile:
-    """A policy on this machine. Read whole at each call: kubelet swaps a mounted ConfigMap by a symlink."""
+class NoPolicy:
+    """No policy is named. Implements core.ports.PolicySource."""
 
-    def __init__(self, path: Path | None) -> None:
+    def shelf(self) -> PolicyShelf:
+        """Raises NodeError."""
+        raise NodeError("no policy is named, so no slice is offered; name one with --policy or --policy-configmap")
+
+
+class MountedPolicies:
+    """A policy's file, or a directory with a policy in each file. Implements core.ports.PolicySource."""
+
+    def __init__(self, path: Path, read_mounts: Callable[[], str] | None = None) -> None:
+        """`read_mounts` returns what /proc/self/mountinfo says; it may raise OSError."""
         self._path = path
+        self._read_mounts = read_mounts or _own_mounts
+        self._judged: tuple[int, int] | None = None  # device and inode that `_frozen` is about
+        self._frozen: str | None = None
 
-    def wanted(self) -> PolicyText:
-        """The text that is wanted now. Raises NodeError, naming every place that was looked at."""
+    def shelf(self) -> PolicyShelf:
+        """What is there now. Raises NodeError."""
         path = self._path
-        if path is None:
-            raise NodeError("no policy is named, so no slice is offered; name one with --policy")
-        if path.is_dir():
-            candidates = [path / key for key in DEFAULT_KEYS]
-            path = next((candidate for candidate in candidates if candidate.is_file()), candidates[0])
         try:
-            return _read(path, str(path))
+            status = path.stat()
+            is_directory = stat.S_ISDIR(status.st_mode)
+            if not is_directory and not stat.S_ISREG(status.st_mode):
+                raise NodeError(f"policy {path} is neither a file nor a directory; correct --policy")
+            self._judge(status, is_directory)
+            texts = self._directory() if is_directory else {path.name: _read(path, str(path))}
         except OSError as error:
-            where = f"{path} (or default.yaml beside it)" if path != self._path else str(path)
-            reason = os.strerror(error.errno or 0)
-            raise NodeError(f"policy {where} cannot be read: {reason}; create it, or correct --policy") from error
+            raise NodeError(
+                f"policy {path} cannot be read: {os.strerror(error.errno or 0)}; create it, or correct --policy"
+            ) from error
+        if sum(len(text.text) for text in texts.values()) > MAX_TEXT_BYTES:
+            raise NodeError(f"policy {path} holds more than {MAX_TEXT_BYTES} bytes, more than a ConfigMap can")
+        return PolicyShelf(
+            place=str(path),
+            texts=texts,
+            is_for_every_node=not is_directory,
+            warnings=() if self._frozen is None else (self._frozen,),
+        )
 
-
-class LastGoodPolicy:
-    """The text accepted last, in RUN_DIR. It may be missing or damaged: then there is none."""
-
-    def __init__(self, run_dir: Path) -> None:
-        self._path = run_dir / LAST_GOOD
-
-    def keep(self, good: PolicyText) -> None:
-        """Store by temporary file and rename, so that a reader never sees half of it."""
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
-            handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{LAST_GOOD}.")
+    def _directory(self) -> dict[str, PolicyText]:
+        """Every key's text, of one version of the ConfigMap."""
+        link = self._path / _DATA
+        for _ in range(_SWAPS):
+            version = Path(os.path.realpath(link)) if link.is_symlink() else self._path
             try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(good.text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(name, self._path)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.unlink(name)
-                raise
-        except OSError as error:
-            _log.warning(
-                "the last good policy cannot be kept in %s: %s; a restart with a wrong policy will offer nothing",
-                self._path,
-                error.strerror,
-            )
+                names = [name for name in sorted(os.listdir(version)) if not name.startswith(".")]
+                files = [name for name in names if stat.S_ISREG((version / name).stat().st_mode)]
+                texts = {name: _read(version / name, str(self._path / name)) for name in files}
+            except FileNotFoundError:
+                continue
+            if version == self._path or os.path.realpath(link) == str(version):
+                return texts  # else its files may have been removed one by one while they were read
+        raise NodeError(f"policy {self._path} is being replaced, or a link in it leads nowhere; what was read stays")
 
-    def last_good(self) -> PolicyText | None:
-        """The text kept last; None if there is none or it cannot be read."""
+    def _judge(self, status: os.stat_result, is_directory: bool) -> None:
+        """Find out, once for each file or directory, whether an edit could ever be seen here."""
+        identity = (status.st_dev, status.st_ino)
+        if identity == self._judged:
+            return
+        self._judged, self._frozen = identity, None
         try:
-            return _read(self._path, str(self._path))
-        except (OSError, NodeError):
-            return None
+            mounts = list(_mounts(self._read_mounts()))
+        except OSError:
+            return  # it cannot be told; that costs a warning, not the policy
+        for root, point in mounts:
+            if point != os.path.abspath(self._path):
+                continue
+            pinned = any(part.startswith("..") for part in root.split("/"))  # one version of a ConfigMap
+            if not is_directory or pinned:
+                self._frozen = (
+                    f"policy {self._path} is mounted by itself (subPath, or a single file of the host): edits that"
+                    " replace it are not seen until the pod is started again; mount the whole directory"
+                )
+
+
+class ConfigMapPolicies:
+    """A ConfigMap as the API server last told it. Implements core.ports.PolicySource."""
+
+    def __init__(
+        self,
+        namespace: str,
+        name: str,
+        seen: Callable[[], ConfigMapSeen | None],
+        sync: Callable[[], ApiSync | None],
+        mounted: PolicySource | None = None,
+    ) -> None:
+        """`sync` returns None while the API server is not asked. `mounted` serves while it never answered."""
+        self._place = f"configmap {namespace}/{name}"
+        self._seen = seen
+        self._sync = sync
+        self._mounted = mounted
+
+    def shelf(self) -> PolicyShelf:
+        """What the API server told last, or what is mounted if it cannot be asked. Raises NodeError."""
+        sync, config_map = self._sync(), self._seen()
+        if config_map is not None:
+            texts = {key: _text(text.encode(), f"{self._place} key {key}") for key, text in config_map.data.items()}
+            return PolicyShelf(place=self._place, texts=texts)
+        if sync is not None and sync.synced_at_s is not None:
+            raise NodeError(f"there is no {self._place}; create it, or correct --policy-configmap")
+        reason = "the API server is not asked (--kubernetes off)"
+        if sync is not None:
+            if sync.trouble is None:
+                raise NodeError(f"{self._place} has not been read yet")
+            reason = sync.trouble.message
+        if self._mounted is None:
+            raise NodeError(f"{self._place} cannot be read: {reason}; mount it too, and name it with --policy")
+        shelf = self._mounted.shelf()
+        return replace(shelf, warnings=(*shelf.warnings, f"{shelf.place} stands in for {self._place}: {reason}"))
 
 
 def _read(path: Path, source: str) -> PolicyText:
     with path.open("rb") as file:
-        text = file.read(MAX_TEXT_BYTES + 1)
-    if len(text) > MAX_TEXT_BYTES:
-        raise NodeError(f"policy {source} is larger than {MAX_TEXT_BYTES} bytes, more than a ConfigMap holds")
+        return _text(file.read(MAX_TEXT_BYTES + 1), source)
+
+
+def _text(text: bytes, source: str) -> PolicyText:
     return PolicyText(source=source, text=text, digest=hashlib.sha256(text).hexdigest())
+
+
+def _own_mounts() -> str:
+    return Path("/proc/self/mountinfo").read_text(errors="replace")
+
+
+def _mounts(mountinfo: str) -> Iterator[tuple[str, str]]:
+    """What of its file system each mount shows, and where (proc(5): fields 4 and 5, blanks as \\040)."""
+    for line in mountinfo.splitlines():
+        fields = line.split(" ")
+        if len(fields) > 4:
+            root, point = (re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), one) for one in fields[3:5])
+            yield root, point

@@ -15,6 +15,7 @@ COMMANDS = {
     "agent": ("sharer.cli.group:agent", "Share this node's GPUs until told to stop."),
     "devices": ("sharer.cli.devices:devices", "Show the GPUs and MIG devices of this node."),
     "policy": ("sharer.cli.policy:policy", "Check, plan and convert sharing policies."),
+    "report": ("sharer.cli.report:report", "Show this node's GPUs, slices, owners and policy."),
     "simulate": ("sharer.cli.simulate:simulate", "Run the agent on a simulated node, or plan which pods fit."),
 }
 """Name -> where the command is, and its help in one line. Kept here so that listing them imports none of them."""

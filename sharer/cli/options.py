@@ -36,6 +36,14 @@ def print_document(document: Document, output: Output) -> None:
     click.echo(to_json(document) if output is Output.JSON else to_yaml(document), nl=False)
 
 
+def run_dir_option(command: _Command) -> _Command:
+    """`--run-dir`: where the agent of this node has its socket."""
+    return click.option(
+        "--run-dir", type=click.Path(path_type=Path), default=Path("/run/sharer"), show_default=True, metavar="DIR",
+        envvar="SHARER_AGENT_RUN_DIR", help="The agent's --run-dir, where its socket is.",
+    )(command)  # fmt: skip
+
+
 def driver_library_option(command: _Command) -> _Command:
     """`--driver-library` and `--host-root`: where this node's driver is."""
     for option in (

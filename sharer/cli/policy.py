@@ -15,7 +15,8 @@ from sharer.cli.inputs import (
     inventory_of_products,
     read_policy,
 )
-from sharer.cli.options import Output, driver_library_option, output_option, print_document
+from sharer.cli.live_plan import print_live_plan
+from sharer.cli.options import Output, driver_library_option, output_option, print_document, run_dir_option
 from sharer.cli.tables import Cell, count, print_list, print_table
 from sharer.core.errors import InputError, PolicyError, Problem
 from sharer.core.inventory import Inventory
@@ -77,12 +78,15 @@ def check(context: click.Context, files: tuple[str, ...], inventory_file: str | 
 @policy.command(
     epilog="""\b
 Example: sharer policy plan new.yaml --gpus 8xA100-80GB
-         sharer policy plan new.yaml --inventory node-7.json --diff old.yaml"""
+         sharer policy plan new.yaml --inventory node-7.json --diff old.yaml
+         sharer policy plan new.yaml --live"""
 )
 @click.argument("file", metavar="FILE")
 @_INVENTORY
 @click.option("--gpus", metavar="GPUS", help='A node with these GPUs, such as "8xA100-80GB,2xL4".')
 @click.option("--diff", "old_file", metavar="OLD", help="Show only what changes from this policy to FILE.")
+@click.option("--live", is_flag=True, help="Show the steps there of the running node, and which pods are in the way.")
+@run_dir_option
 @driver_library_option
 @output_option(Output.TABLE, Output.JSON, Output.YAML)
 def plan(
@@ -90,15 +94,23 @@ def plan(
     inventory_file: str | None,
     gpus: str | None,
     old_file: str | None,
+    live: bool,
+    run_dir: Path,
     driver_library: Path | None,
     host_root: Path,
     output: Output,
 ) -> None:
     """Show the slices that a policy offers.
 
-    On the node of an inventory, on a node with some GPUs, or on this one. The exit status is 0 also where a GPU offers
-    nothing or where --diff finds a difference: `policy check` is the check.
+    On the node of an inventory, on a node with some GPUs, or on this one. With --live, how this node gets there from
+    what its agent offers and its pods hold now. The exit status is 0 also where a GPU offers nothing or where --diff
+    finds a difference: `policy check` is the check.
     """
+    if live:
+        if inventory_file is not None or gpus is not None or old_file is not None:
+            raise click.UsageError("--live is about this node as it is now, without --inventory, --gpus and --diff.")
+        print_live_plan(file, run_dir, output)
+        return
     if inventory_file is not None and gpus is not None:
         raise click.UsageError("--inventory and --gpus both describe the node; give one of them.")
     wanted = read_policy(file)

@@ -12,6 +12,7 @@ from typing import assert_never
 
 from sharer.core.device_id import DeviceId, Strategy
 from sharer.core.inventory import MigDevice, PhysicalGpu
+from sharer.core.means import Reasons, made_by, why_not_held, why_without_effect
 from sharer.core.policy import Auto, Exclusive, Mig, Mps, Rule, TimeSlicing
 from sharer.core.quantities import GIB, MIB, format_bytes, round_down
 
@@ -67,13 +68,16 @@ class Cut:
     warnings: tuple[str, ...] = ()
 
 
-def cut(target: Target, rule: Rule, adopt: Collection[DeviceId] = ()) -> Cut:
+def cut(target: Target, rule: Rule, adopt: Collection[DeviceId] = (), enforcers: Reasons | None = None) -> Cut:
     """Cut a device as its rule says. Raises Refused.
 
-    `adopt` are IDs of this device offered before. Where an automatic limit moved by less than its rounding step
-    (totals move with driver versions), the old limit stays, so that an update does not re-cut the node.
+    `enforcers`: what can hold this device; None: nothing was checked. `adopt` are IDs of this device offered before.
+    Where an automatic limit moved by less than its rounding step (totals move with driver versions), the old limit
+    stays, so that an update does not re-cut the node.
     """
     sharing = rule.sharing
+    if rule.memory.required and rule.memory.limit is not None:
+        _check_means(rule, {} if enforcers is None else enforcers)
     match sharing:
         case Exclusive():
             return Cut(strategy=Strategy.EXCLUSIVE, count=1)
@@ -91,14 +95,23 @@ def cut(target: Target, rule: Rule, adopt: Collection[DeviceId] = ()) -> Cut:
             assert_never(sharing)
 
 
+def _check_means(rule: Rule, enforcers: Reasons) -> None:
+    """Refuse a device on which nothing could hold what its slices promise. A whole device is held by being whole."""
+    strategy, whole = made_by(rule.sharing)
+    if whole:
+        return
+    useful = [name for name in rule.memory.enforce if why_without_effect(name, strategy, whole=whole) is None]
+    why = why_not_held(useful, enforcers)
+    if why is not None:
+        raise Refused(
+            f"memory.required is true, and nothing on this node can hold a container to its memory ({why}); cure that,"
+            " or set memory.required: false"
+        )
+
+
 def _with_memory(target: Target, rule: Rule, strategy: Strategy, slices: int | None, each_bytes: int | None) -> Cut:
     """The count and the memory limit. Exactly one of `slices` and `each_bytes` (sliceMemory) is set."""
     memory = rule.memory
-    if memory.required:
-        raise Refused(
-            "memory.required is true, and this version of sharer has no enforcer that holds a container to its memory;"
-            " use MIG, or set memory.required: false"
-        )
     total_bytes = target.memory_bytes if target.memory_bytes is not None else memory.total_bytes
     if total_bytes is None:
         return _without_total(rule, strategy, slices)
@@ -137,7 +150,7 @@ def _without_total(rule: Rule, strategy: Strategy, slices: int | None) -> Cut:
         raise Refused(f"sliceMemory needs the GPU's memory, {unknown}; {cure}, or use slices")
     if rule.memory.limit is None:
         return Cut(strategy=strategy, count=slices)
-    if strategy is Strategy.TIME_SLICING and rule.memory.limit is Auto.AUTO:
+    if strategy is Strategy.TIME_SLICING and rule.memory.limit is Auto.AUTO and not rule.memory.required:
         warning = f"its slices have no limit: that needs the GPU's memory, {unknown}; {cure}"
         return Cut(strategy=strategy, count=slices, warnings=(warning,))
     raise Refused(f"a limit needs the GPU's memory, {unknown}; {cure}, or memory.limit: none")

@@ -10,7 +10,7 @@ promised (DESIGN §2). `::` after the UUID is what metric exporters split on. At
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sharer.core.errors import RequestError
@@ -51,6 +51,13 @@ class DeviceId:
     replica: int  # from 0
     limit_mib: int | None = None  # None: no memory limit is promised
     percent: int | None = None  # of the GPU's SMs, 1 to 100; None: no share is promised
+    _text: str = field(init=False, repr=False, compare=False)  # made once: every step asks for every ID's
+
+    def __post_init__(self) -> None:
+        text = f"{self.uuid}::{self.strategy.value}-{self.replica}"
+        if self.limit_mib is not None or self.percent is not None:
+            text += f"-{'' if self.limit_mib is None else self.limit_mib}"
+        object.__setattr__(self, "_text", text if self.percent is None else f"{text}-{self.percent}")
 
     @classmethod
     def parse(cls, text: str) -> DeviceId:
@@ -73,11 +80,15 @@ class DeviceId:
     @property
     def is_valid(self) -> bool:
         """Whether the kubelet API and the grammar can carry it: false for a UUID with other characters or too long."""
-        text = str(self)
-        return len(text) <= MAX_LENGTH and _FORM.fullmatch(text) is not None
+        return len(self._text) <= MAX_LENGTH and _FORM.fullmatch(self._text) is not None
 
     def __str__(self) -> str:
-        text = f"{self.uuid}::{self.strategy.value}-{self.replica}"
-        if self.limit_mib is not None or self.percent is not None:
-            text += f"-{'' if self.limit_mib is None else self.limit_mib}"
-        return text if self.percent is None else f"{text}-{self.percent}"
+        return self._text
+
+
+def recognise(text: str) -> DeviceId | None:
+    """The device ID that this text is; None: none of ours, another plugin's."""
+    try:
+        return DeviceId.parse(text)
+    except RequestError:
+        return None

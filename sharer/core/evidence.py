@@ -6,9 +6,10 @@ last one stands.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from sharer.core.device_id import recognise
 from sharer.core.observations import PodsSeen
 
 SliceKey = tuple[str, str]
@@ -51,6 +52,7 @@ class ListReading:
     serial: int  # counts the readings of this source; one that was seen before is no second one
     holders: Mapping[SliceKey, Holder] = field(default_factory=dict)  # their uid is None: this API has none
     pods: frozenset[tuple[str, str]] = frozenset()  # namespace and name of every pod in it, with devices or without
+    kubelet_age_s: float | None = None  # since the kubelet that answered had started; None: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,7 @@ class CgroupReading:
 class GpuProcess:
     """A process on a GPU, and the pod that it belongs to."""
 
-    pid: int  # the host's
+    pid: int | None  # the host's; None: the driver does not say
     gpu_uuid: str  # of the physical GPU or the MIG device
     used_bytes: int | None
     command: str | None
@@ -112,3 +114,23 @@ class Evidence:
     cgroups: CgroupReading | None = None
     processes: ProcessReading | None = None
     pods: PodsSeen | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceStatus:
+    """How current a source of the ledger is."""
+
+    read_s: float | None = None  # when it last answered, on the monotonic clock; None: never
+    problem: str | None = None  # why it does not, or not fully; None: nothing is wrong
+
+
+def only_ours(reading: ListReading, names: Collection[str]) -> ListReading:
+    """The reading without slices of other plugins: ours are those of our resources, and all IDs of our form."""
+    holders = {key: holder for key, holder in reading.holders.items() if key[0] in names or recognise(key[1])}
+    return replace(reading, holders=holders)
+
+
+def only_our_entries(reading: CheckpointReading, names: Collection[str]) -> CheckpointReading:
+    """The same for the checkpoint. What the plugins have registered stays."""
+    entries = tuple(one for one in reading.entries if one.resource in names or any(map(recognise, one.ids)))
+    return replace(reading, entries=entries)

@@ -17,9 +17,9 @@ from typing import assert_never
 
 from sharer.core.device_id import DeviceId, Strategy
 from sharer.core.edits import ContainerEdits, DeviceFacts, DeviceNode, Injection, Mount, NodeFacts, OptIns
+from sharer.core.enforcer import Editor
 from sharer.core.errors import RequestError
 from sharer.core.grant import Grant, make_grant
-from sharer.core.ports import Enforcer
 from sharer.core.quantities import MIB
 
 SLICE_KIND = "sharer.dev/slice"  # of sharer's own CDI devices; each is named by a device ID
@@ -68,7 +68,7 @@ def why_unusable(device_id: DeviceId, facts: NodeFacts) -> str | None:
     return device.unusable
 
 
-def container_edits(grant: Grant, facts: NodeFacts, enforcers: Sequence[Enforcer]) -> ContainerEdits:
+def container_edits(grant: Grant, facts: NodeFacts, enforcers: Sequence[Editor]) -> ContainerEdits:
     """What a container with this grant is given on a node with these facts.
 
     Raises RequestError for what cannot run: a limit of 0, which enforcers read as "unlimited" (bug case P23), a device
@@ -134,7 +134,7 @@ def container_variables(grant: Grant) -> dict[str, str]:
     return variables
 
 
-def slice_variables(device_id: DeviceId, facts: NodeFacts, enforcers: Sequence[Enforcer]) -> dict[str, str]:
+def slice_variables(device_id: DeviceId, facts: NodeFacts, enforcers: Sequence[Editor]) -> dict[str, str]:
     """What sharer's CDI spec sets in a container that holds just this slice. Raises RequestError as `container_edits`.
 
     The enforcers' variables are set here and as plugin variables: a hook reads the first entry of a name, the process

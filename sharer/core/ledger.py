@@ -18,7 +18,7 @@ all of them: the end does not depend on which source spoke first, and a reading 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -32,11 +32,12 @@ from sharer.core.evidence import (
     Reading,
     SliceKey,
 )
-from sharer.core.observations import PodsSeen
+from sharer.core.observations import ContainerKind, PodSeen, PodsSeen
+from sharer.core.testimony import Testimony
 
+KUBELET_GRACE_S = 10.0  # after its start, `List` may be empty or partial though pods run (kubelet-contract §22)
 UNCLAIMED_GRACE_S = 60.0  # an Allocate that no source has named by then came to nothing (kubelet-contract §5)
 MAX_ENDED_PODS = 2000  # whose names are remembered
-ABSENCES = 2  # readings of `List` without the owner, after which the kubelet has freed the slice
 
 
 class State(StrEnum):
@@ -81,24 +82,89 @@ class Ledger:
 
     def entry(self, key: SliceKey) -> Entry:
         """What is known of this slice."""
-        return self.entries.get(key, Entry())
+        return self.entries.get(key, _FREE)
+
+
+_FREE = Entry()
 
 
 def observe(ledger: Ledger, reading: Reading, now_s: float, *, quarantine_s: float) -> Ledger:
     """The ledger after one reading of one source."""
+    return observe_all(ledger, [reading], now_s, quarantine_s=quarantine_s)
+
+
+def observe_all(ledger: Ledger, readings: Iterable[Reading], now_s: float, *, quarantine_s: float) -> Ledger:
+    """The ledger after a reading of some sources, one of each at most. Where nothing changed, `entries` is the same."""
+    before = ledger
+    for reading in readings:
+        ledger = _take(ledger, reading)
+    if _is_at_rest(before) and _says_the_same(before, ledger):
+        return ledger
+    return settle(ledger, now_s, quarantine_s=quarantine_s)
+
+
+def _take(ledger: Ledger, reading: Reading) -> Ledger:
     evidence = ledger.evidence
     match reading:
         case ListReading():
-            ledger = _count_absences(ledger, reading)
+            return _count_absences(ledger, reading)
         case CheckpointReading():
-            ledger = replace(ledger, evidence=replace(evidence, checkpoint=reading))
+            return replace(ledger, evidence=replace(evidence, checkpoint=reading))
         case CgroupReading():
-            ledger = replace(ledger, evidence=replace(evidence, cgroups=reading))
+            return replace(ledger, evidence=replace(evidence, cgroups=reading))
         case ProcessReading():
-            ledger = replace(ledger, evidence=replace(evidence, processes=reading))
+            return replace(ledger, evidence=replace(evidence, processes=reading))
         case PodsSeen():
-            ledger = replace(ledger, evidence=replace(evidence, pods=reading), names=_remember(ledger.names, reading))
-    return settle(ledger, now_s, quarantine_s=quarantine_s)
+            return replace(ledger, evidence=replace(evidence, pods=reading), names=_remember(ledger.names, reading))
+
+
+def _is_at_rest(ledger: Ledger) -> bool:
+    """Whether time alone changes nothing, and no count of readings does."""
+    return all(entry.state is State.HELD and not entry.remnants for entry in ledger.entries.values())
+
+
+def _says_the_same(before: Ledger, after: Ledger) -> bool:
+    """Whether the evidence is what it was, but for how often and when it was read."""
+    return before.names == after.names and _timeless(before.evidence) == _timeless(after.evidence)
+
+
+def _timeless(evidence: Evidence) -> Evidence:
+    return replace(
+        evidence,
+        listed=evidence.listed and replace(evidence.listed, serial=0, kubelet_age_s=None),
+        checkpoint=evidence.checkpoint and replace(evidence.checkpoint, serial=0),
+        pods=evidence.pods and replace(evidence.pods, synced_at_s=0.0, resource_version=""),
+    )
+
+
+def is_news(reading: ListReading, ledger: Ledger) -> bool:
+    """Whether a `List` is to be believed: a kubelet that has only just started may not know its pods yet.
+
+    In its first seconds it is believed if it names every slice of a pod that is on the node, as far as can be told.
+    """
+    if reading.kubelet_age_s is None or reading.kubelet_age_s >= KUBELET_GRACE_S:
+        return True
+    evidence = ledger.evidence
+    if evidence.checkpoint is not None and evidence.cgroups is None and evidence.pods is None:
+        given = {(one.resource, device_id) for one in evidence.checkpoint.entries for device_id in one.ids}
+        if not reading.holders.keys() >= given:
+            return False  # nobody can tell which of its entries are stale
+    pods = {} if evidence.pods is None else {pod.cgroup_uid: pod for pod in evidence.pods.pods.values()}
+    return not any(
+        _is_present(entry.owner, pods, evidence.cgroups)
+        for key, entry in ledger.entries.items()
+        if entry.owner is not None and key not in reading.holders
+    )
+
+
+def _is_present(owner: Holder, pods: Mapping[str, PodSeen], cgroups: CgroupReading | None) -> bool:
+    """Whether an owner is one that a whole `List` names, as far as can be told."""
+    pod = pods.get(owner.uid) if owner.uid is not None else None
+    if pod is not None and pod.kind_of(owner.container) is ContainerKind.INIT:
+        return False
+    if pod is not None and not pod.phase.is_terminal:
+        return True
+    return owner.uid is None or cgroups is None or owner.uid in cgroups.populated
 
 
 def allocated(ledger: Ledger, keys: Iterable[SliceKey], now_s: float) -> Ledger:
@@ -113,10 +179,19 @@ def allocated(ledger: Ledger, keys: Iterable[SliceKey], now_s: float) -> Ledger:
 
 def settle(ledger: Ledger, now_s: float, *, quarantine_s: float) -> Ledger:
     """The ledger with every slice judged by the evidence and the clock as they are."""
-    facts = _Facts(ledger)
+    facts = Testimony(ledger.evidence, ledger.missing_from, ledger.names, _holders(ledger))
     keys = dict.fromkeys([*ledger.entries, *facts.claims, *facts.undead])
-    entries = {key: _settle(ledger.entry(key), key, facts, now_s, quarantine_s) for key in keys}
-    return replace(ledger, entries={key: entry for key, entry in entries.items() if entry != Entry()})
+    settled = {key: _settle(ledger.entry(key), key, facts, now_s, quarantine_s) for key in keys}
+    entries = {key: entry for key, entry in settled.items() if entry.state is not State.OFFERED}
+    return ledger if entries == ledger.entries else replace(ledger, entries=entries)
+
+
+def _holders(ledger: Ledger) -> Iterator[Holder]:
+    for entry in ledger.entries.values():
+        if entry.owner is not None:
+            yield entry.owner
+        for remnant in entry.remnants:
+            yield remnant.holder
 
 
 def _remember(names: Mapping[str, tuple[str, str]], reading: PodsSeen) -> dict[str, tuple[str, str]]:
@@ -139,8 +214,10 @@ def _count_absences(ledger: Ledger, reading: ListReading) -> Ledger:
 _ALLOCATED = "the kubelet asked for it; which container it is for is not known yet"
 
 
-def _settle(entry: Entry, key: SliceKey, facts: _Facts, now_s: float, quarantine_s: float) -> Entry:
+def _settle(entry: Entry, key: SliceKey, facts: Testimony, now_s: float, quarantine_s: float) -> Entry:
     claim, allocated_s = facts.claims.get(key), entry.allocated_s
+    if claim is not None and _is_settled_on(entry, claim) and key not in facts.undead:
+        return entry
     owner = None if entry.owner is None else facts.full(entry.owner, key)
     former = [(facts.full(remnant.holder, key), remnant.since_s) for remnant in entry.remnants]
     former += [(holder, now_s) for holder in facts.undead.get(key, ())]
@@ -164,135 +241,38 @@ def _settle(entry: Entry, key: SliceKey, facts: _Facts, now_s: float, quarantine
         life = facts.life(holder, key)
         if life or (life is None and now_s - since_s < quarantine_s):
             remnants.append(Remnant(holder=holder, since_s=since_s, known=bool(life)))
-    kept = Entry(owner=owner, remnants=tuple(remnants), allocated_s=allocated_s)
-    return _named(kept, claimed=claim is not None, owner_lives=owner is not None and facts.life(owner, key) is True)
-
-
-def _named(entry: Entry, *, claimed: bool, owner_lives: bool) -> Entry:
-    """The entry with its state and the one sentence that says why."""
-    if claimed:
-        return replace(entry, state=State.HELD, reason="the kubelet says so")
-    if entry.owner is not None:
+    if claim is not None:
+        return Entry(owner=owner, remnants=tuple(remnants), state=State.HELD, reason="the kubelet says so")
+    if owner is not None:
         # Healthy until there is evidence of life: most pods leave nothing behind, and the kubelet gives their slice
         # to the next pod before anybody else notices. Unhealthy for that moment would reject that pod.
-        reason = "the kubelet does not list its owner any more"
-        return replace(entry, state=State.RELEASING, reason=reason, is_busy_for_nobody=owner_lives)
-    if entry.allocated_s is not None:
-        return replace(entry, state=State.ALLOCATED, reason=_ALLOCATED)
-    if entry.remnants:
-        known = any(remnant.known for remnant in entry.remnants)
-        reason = "something of it still runs" if known else "whether something of it still runs cannot be told"
-        reason = f"its owner has ended, and {reason}"
-        return replace(entry, state=State.QUARANTINED, reason=reason, is_busy_for_nobody=True)
-    return entry
+        return Entry(
+            owner=owner,
+            remnants=tuple(remnants),
+            allocated_s=allocated_s,
+            state=State.RELEASING,
+            reason="the kubelet does not list its owner any more",
+            is_busy_for_nobody=facts.life(owner, key) is True,
+        )
+    return _of_nobody(tuple(remnants), allocated_s)
 
 
-class _Facts:
-    """What the evidence says, looked up in the directions that settling needs."""
+def _is_settled_on(entry: Entry, claim: Holder) -> bool:
+    """Whether nothing can come of a claim: the slice is held by just that holder, and by nobody else's remains."""
+    return entry.state is State.HELD and entry.owner == claim and not entry.remnants
 
-    def __init__(self, ledger: Ledger) -> None:
-        evidence = self._evidence = ledger.evidence
-        self._missing_from = ledger.missing_from
-        pods = evidence.pods.pods.values() if evidence.pods is not None else ()
-        self._pods = {pod.cgroup_uid: pod for pod in pods}
-        self._uids = {name: uid for uid, name in ledger.names.items()}  # the newest pod of each name
-        self._names = {
-            holder.uid: (holder.namespace, holder.pod)
-            for entry in ledger.entries.values()
-            for holder in (entry.owner, *(remnant.holder for remnant in entry.remnants))
-            if holder is not None and holder.uid is not None and holder.pod is not None
-        } | dict(ledger.names)
-        self._checkpoint: dict[SliceKey, list[Holder]] = {}
-        for one in evidence.checkpoint.entries if evidence.checkpoint is not None else ():
-            namespace, pod_name = self._names.get(one.uid, (None, None))
-            holder = Holder(uid=one.uid, namespace=namespace, pod=pod_name, container=one.container)
-            for device_id in one.ids:
-                self._checkpoint.setdefault((one.resource, device_id), []).append(holder)
-        self._pods_on: dict[str, set[str]] = {}  # device UUID -> pod UIDs with a process on it
-        self._unknown_on: set[str] = set()  # device UUIDs with a process of which the pod cannot be told
-        for process in evidence.processes.processes if evidence.processes is not None else ():
-            if process.uid is not None:
-                self._pods_on.setdefault(process.gpu_uuid, set()).add(process.uid)
-            elif not process.attributed:
-                self._unknown_on.add(process.gpu_uuid)
-        self.claims = self._claims()
-        self.undead = {
-            key: alive
-            for key, holders in self._checkpoint.items()
-            if (alive := [holder for holder in holders if not self._is_active(holder) and self.life(holder, key)])
-        }
 
-    def _claims(self) -> dict[SliceKey, Holder]:
-        """The owner of each slice, as the kubelet sees it: its list, else its checkpoint."""
-        listed = self._evidence.listed.holders if self._evidence.listed is not None else {}
-        claims: dict[SliceKey, Holder] = {}
-        for key, holders in self._checkpoint.items():
-            active = [holder for holder in holders if self._is_active(holder)]
-            if active and key not in listed:
-                claims[key] = min(active, key=lambda holder: (holder.uid or "", holder.container))
-        for key, holder in listed.items():
-            full = self.full(holder, key)
-            if not self.has_ended(full):
-                claims[key] = full
-        return claims
-
-    def full(self, holder: Holder, key: SliceKey) -> Holder:
-        """The holder with what only other sources know: a UID from the checkpoint, a name from the API."""
-        name = self._names.get(holder.uid) if holder.uid is not None else None
-        if holder.pod is None and name is not None:
-            return replace(holder, namespace=name[0], pod=name[1])
-        if holder.uid is not None and name in (None, (holder.namespace, holder.pod)):
-            return holder
-        # No UID yet, or one that turns out to be another pod's.
-        holder = replace(holder, uid=None)
-        same = [other for other in self._checkpoint.get(key, ()) if other.container == holder.container]
-        named = [other for other in same if (other.namespace, other.pod) == (holder.namespace, holder.pod)]
-        candidates = named or [other for other in same if other.pod is None]
-        uids = {other.uid for other in candidates if self._is_active(other)} or {other.uid for other in candidates}
-        if not uids and (uid := self._uids.get((holder.namespace or "", holder.pod or ""))) is not None:
-            uids = {uid}
-        return replace(holder, uid=uids.pop()) if len(uids) == 1 else holder
-
-    def _is_active(self, holder: Holder) -> bool:
-        """Whether the kubelet has the pod of a checkpoint entry: it lives, and its list names it if it names any.
-
-        It lives if its cgroup is populated or the API calls it active. A force-deleted pod is alive and not listed.
-        """
-        assert holder.uid is not None
-        listed = self._evidence.listed
-        if holder.namespace is not None and holder.pod is not None and listed is not None:
-            name = (holder.namespace, holder.pod)
-            if name not in listed.pods or self._uids.get(name, holder.uid) != holder.uid:
-                return False
-        pod = self._pods.get(holder.uid)
-        return (pod is not None and not pod.phase.is_terminal) or self._populated(holder.uid) is True
-
-    def _populated(self, uid: str) -> bool | None:
-        cgroups = self._evidence.cgroups
-        return None if cgroups is None else cgroups.populated.get(uid, False)
-
-    def is_freed(self, key: SliceKey) -> bool:
-        """Whether enough readings of `List` in a row were without this slice. One that was never listed is."""
-        listed = self._evidence.listed
-        return listed is not None and listed.serial - self._missing_from.get(key, 0) + 1 >= ABSENCES
-
-    def has_ended(self, holder: Holder) -> bool:
-        """Whether the API says that the pod is over and its cgroup is empty: enough by itself to end ownership."""
-        if holder.uid is None:
-            return False
-        pod = self._pods.get(holder.uid)
-        return pod is not None and pod.phase.is_terminal and self._populated(holder.uid) is False
-
-    def life(self, holder: Holder, key: SliceKey) -> bool | None:
-        """Whether something of a holder lives on this slice; None: nobody can tell."""
-        uuid = key[1].partition("::")[0]
-        processes = self._evidence.processes
-        asked = processes is not None and uuid in processes.asked
-        if holder.uid is None:  # without a UID, only a GPU without any pod's process proves something
-            return False if asked and uuid not in self._pods_on and uuid not in self._unknown_on else None
-        populated = self._populated(holder.uid)
-        if populated or holder.uid in self._pods_on.get(uuid, ()):
-            return True
-        if populated is False:
-            return False
-        return False if asked and uuid not in self._unknown_on else None
+def _of_nobody(remnants: tuple[Remnant, ...], allocated_s: float | None) -> Entry:
+    """A slice without an owner."""
+    if allocated_s is not None:
+        return Entry(remnants=remnants, allocated_s=allocated_s, state=State.ALLOCATED, reason=_ALLOCATED)
+    if not remnants:
+        return _FREE
+    known = any(remnant.known for remnant in remnants)
+    reason = "something of it still runs" if known else "whether something of it still runs cannot be told"
+    return Entry(
+        remnants=remnants,
+        state=State.QUARANTINED,
+        reason=f"its owner has ended, and {reason}",
+        is_busy_for_nobody=True,
+    )

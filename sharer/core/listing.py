@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sharer.core.device_id import DeviceId, Strategy
+from sharer.core.device_id import Strategy, recognise
 from sharer.core.edits import NodeFacts
-from sharer.core.errors import RequestError
 from sharer.core.evidence import SliceKey
-from sharer.core.inventory import Inventory, Topology
+from sharer.core.inventory import Inventory, PhysicalGpu, Topology
 from sharer.core.ledger import Ledger
 from sharer.core.linked import Links, make_links
 from sharer.core.placement import Place
@@ -71,24 +70,27 @@ def make_offers(
     offers = {}
     for name, ids in by_resource.items():
         slices: dict[str, Slice] = {}
-        healthy: dict[str, bool] = {}
+        healthy: list[bool] = []
+        nodes: list[int | None] = []
         for key, listed in ids:
-            one = planned.get(key) or _old_slice(key, gpus[uuid].uuid if (uuid := _uuid(key)) in gpus else uuid)
-            fault = faults.get(_uuid(key)) if one is None else fault_of(one, faults)
-            way_out = listed.withdrawn_s is not None or listed.overdue
-            healthy[key[1]] = fault is None and not way_out and not ledger.entry(key).is_busy_for_nobody
+            one = planned.get(key) or _old_slice(key, gpus)
+            uuid = _uuid(key) if one is None else one.id.uuid
             if one is not None:
                 slices[key[1]] = one
-        nodes = [gpus[uuid].numa_node if (uuid := _uuid(key)) in gpus else None for key, _ in ids]
-        numa = len(nodes) > 0 and None not in nodes  # for all or for none: with some only, hints mislead (§14)
+            fault = faults.get(uuid) if one is None else fault_of(one, faults)
+            way_out = listed.withdrawn_s is not None or listed.overdue
+            healthy.append(fault is None and not way_out and not ledger.entry(key).is_busy_for_nobody)
+            nodes.append(gpus[uuid].numa_node if uuid in gpus else None)
+        if None in nodes:
+            nodes = [None] * len(nodes)  # for all or for none: with some only, hints mislead (§14)
         places, totals = _layout(slices)
         offers[name] = Offer(
             resource=name,
             placement=placements.get(name, Placement.PACKED),
             slices=slices,
             devices=tuple(
-                ListedDevice(id=text, healthy=fit, numa_node=node if numa else None)
-                for (text, fit), node in zip(healthy.items(), nodes, strict=True)
+                ListedDevice(id=key[1], healthy=fit, numa_node=node)
+                for (key, _), fit, node in zip(ids, healthy, nodes, strict=True)
             ),
             places=places,
             totals=tuple(totals.values()),
@@ -109,13 +111,13 @@ def _layout(slices: Mapping[str, Slice]) -> tuple[dict[str, Place], dict[str, in
     return places, totals
 
 
-def _old_slice(key: SliceKey, gpu_uuid: str) -> Slice | None:
+def _old_slice(key: SliceKey, gpus: Mapping[str, PhysicalGpu]) -> Slice | None:
     """A slice of an earlier cut, from its ID alone; None: another plugin's ID."""
-    try:
-        device_id = DeviceId.parse(key[1])
-    except RequestError:
+    device_id = recognise(key[1])
+    if device_id is None:
         return None
     promise_bytes = None if device_id.limit_mib is None else device_id.limit_mib * MIB
+    gpu_uuid = gpus[device_id.uuid].uuid if device_id.uuid in gpus else device_id.uuid
     return Slice(id=device_id, gpu_uuid=gpu_uuid, promise_bytes=promise_bytes)
 
 

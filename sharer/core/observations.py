@@ -58,6 +58,10 @@ class PodSeen:
     node_name: str | None = None  # None: bound to no node yet
     containers: tuple[ContainerSeen, ...] = ()  # init containers and sidecars first, in the order of the spec
 
+    def kind_of(self, container: str) -> ContainerKind | None:
+        """When a container of this name runs; None: the pod has none."""
+        return next((one.kind for one in self.containers if one.name == container), None)
+
     @property
     def is_static(self) -> bool:
         """Whether this is the mirror of a pod that the kubelet runs from a manifest on the node (runtime-facts 44)."""

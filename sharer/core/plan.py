@@ -17,6 +17,7 @@ from sharer.core.device_id import DeviceId, Strategy
 from sharer.core.errors import PolicyError, Problem
 from sharer.core.inventory import Inventory
 from sharer.core.list_size import MAX_LIST_BYTES, worst_case_list_bytes
+from sharer.core.means import Availability
 from sharer.core.policy import Mig, Placement, Policy, Rule, resource_for
 from sharer.core.quantities import MIB
 
@@ -74,9 +75,12 @@ class Plan:
             yield from resource.slices
 
 
-def make_plan(inventory: Inventory, policy: Policy, *, adopt: Collection[DeviceId] = ()) -> Plan:
+def make_plan(
+    inventory: Inventory, policy: Policy, *, adopt: Collection[DeviceId] = (), enforcers: Availability | None = None
+) -> Plan:
     """Decide which slices this node offers. `adopt`: IDs offered before, see `core/cut`.
 
+    `enforcers`: what can hold which device; without it nothing can, and what `memory.required` asks for is refused.
     Raises PolicyError if the list of a resource could exceed what the kubelet receives.
     """
     offered: dict[str, tuple[Rule, list[Slice]]] = {}
@@ -84,8 +88,9 @@ def make_plan(inventory: Inventory, policy: Policy, *, adopt: Collection[DeviceI
     refusals: list[Refusal] = []
     warnings = list(policy.warnings)
     rooms: dict[str, Room] = {}
+    rules = rules_by_device(inventory, policy)
     for target in _targets(inventory):
-        rule = next((rule for rule in policy.rules if _is_meant(rule, target)), None)
+        rule = rules.get(target.uuid)
         if rule is None:
             if (reason := _why_not_whole(target)) is not None:
                 refusals.append(Refusal(uuid=target.uuid, device=target.title, reason=reason))
@@ -93,7 +98,8 @@ def make_plan(inventory: Inventory, policy: Policy, *, adopt: Collection[DeviceI
                 warnings.append(f"{target.title}, {target.uuid}, matches no rule of the policy and is not offered")
             continue
         try:
-            how = cut(target, rule, [old for old in adopt if old.uuid == target.uuid])
+            reasons = (enforcers or {}).get(target.uuid)
+            how = cut(target, rule, [old for old in adopt if old.uuid == target.uuid], reasons)
             name = _resource_name(target, rule, profiles)
             slices = _slices(target, how)
         except Refused as refused:
@@ -121,6 +127,15 @@ def make_plan(inventory: Inventory, policy: Policy, *, adopt: Collection[DeviceI
 
 
 _EMPTY_MIG = "MIG mode is on and there is no MIG device; create one, or switch MIG mode off to share the GPU whole"
+
+
+def rules_by_device(inventory: Inventory, policy: Policy) -> dict[str, Rule]:
+    """The rule that decides about each GPU and MIG device, by UUID, also where it offers nothing."""
+    return {
+        target.uuid: rule
+        for target in _targets(inventory)
+        if (rule := next((rule for rule in policy.rules if _is_meant(rule, target)), None)) is not None
+    }
 
 
 def _targets(inventory: Inventory) -> Iterator[Target]:

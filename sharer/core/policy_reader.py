@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from sharer.core.device_id import Strategy
 from sharer.core.located import LocatedNode
+from sharer.core.means import MEMORY_ENFORCERS, WATCHING, made_by, why_without_effect
 from sharer.core.policy import (
     Auto,
     ComputePolicy,
@@ -51,9 +52,7 @@ from sharer.core.policy_values import (
 API_VERSION = "sharer.dev/v1alpha1"
 KIND = "SharingPolicy"
 STRATEGIES = tuple(strategy.policy_name for strategy in Strategy)
-MEMORY_ENFORCERS = ("driver", "mps", "mig", "watch")
-HOLDING_ENFORCERS = ("driver", "mps", "mig")  # `watch` sees that a limit was passed, it does not hold one
-COMPUTE_ENFORCERS = ("mps",)
+COMPUTE_ENFORCERS = ("mps",)  # of a share that a policy can promise; a MIG device's is its own
 
 _NVIDIA = "it belongs to the NVIDIA plugin's config format, a document with version: v1 and without apiVersion and kind"
 SCHEMA = Schema(
@@ -197,10 +196,19 @@ def _memory(block: Block, sharing: Sharing | None) -> MemoryPolicy:
         )
     if memory.required and memory.limit is None:
         block.problem("required", "is true and limit is none: there is nothing to hold; set a limit or remove required")
-    if memory.required and not set(memory.enforce) & set(HOLDING_ENFORCERS):
-        block.problem(
-            "required", f"is true and enforce has none of {', '.join(HOLDING_ENFORCERS)}, which can hold a limit"
-        )
+    strategy, is_whole = (None, False) if sharing is None else made_by(sharing)
+    without_effect = {
+        name: None if strategy is None else why_without_effect(name, strategy, whole=is_whole)
+        for name in memory.enforce
+    }
+    if block.has("enforce"):
+        for name, why in without_effect.items():
+            if why is not None:
+                block.warning("enforce", f"{name} has no effect: {why}")
+    can_hold = any(why is None and name not in WATCHING for name, why in without_effect.items())
+    if memory.required and not is_whole and not can_hold:
+        holding = ", ".join(name for name in MEMORY_ENFORCERS if name not in WATCHING)
+        block.problem("required", f"is true and enforce has none of {holding} that could hold a limit of this rule")
     if memory.guarantee and memory.limit is None:
         block.problem(
             "guarantee", "is true and limit is none: there is nothing to guarantee; set a limit or remove guarantee"
@@ -211,7 +219,7 @@ def _memory(block: Block, sharing: Sharing | None) -> MemoryPolicy:
         )
     if block.has("evictAfter") and memory.on_exceed is not OnExceed.EVICT:
         block.warning("evictAfter", "has no effect without onExceed: evict")
-    if isinstance(sharing, Exclusive) or sharing == Mig(replicas=1):
+    if is_whole:
         whole = "GPU" if isinstance(sharing, Exclusive) else "MIG device"
         if isinstance(memory.limit, int):
             block.problem("limit", f"this rule gives a container a whole {whole} with all its memory; remove the limit")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -10,8 +10,8 @@ from typing import Protocol
 from sharer.core.device_id import DeviceId
 from sharer.core.edits import ContainerEdits, NodeFacts
 from sharer.core.evidence import CgroupReading, CheckpointReading, ListReading
-from sharer.core.grant import Grant
-from sharer.core.inventory import Inventory
+from sharer.core.inventory import Inventory, Topology
+from sharer.core.observations import ApiSync
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +77,14 @@ class GpuDriver(Protocol):
         ...
 
 
+class TopologySource(Protocol):
+    """How the node's GPUs are linked."""
+
+    def topology(self) -> Topology:
+        """Every pair that can be asked. Slow on some drivers. Raises NodeError if the driver does not answer."""
+        ...
+
+
 class Watcher(Protocol):
     """Tells when to look at a directory again."""
 
@@ -113,17 +121,6 @@ class SliceSpecs(Protocol):
         ...
 
 
-class Enforcer(Protocol):
-    """A means of holding a container to what its slices promise (DESIGN §5)."""
-
-    def edits(self, grant: Grant, facts: NodeFacts) -> ContainerEdits:
-        """What the container must be given so that it can be held. Depends on nothing but the two arguments.
-
-        Raises RequestError for a promise that could not even be asked for on this node.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyText:
     """A policy before it is read."""
@@ -133,11 +130,21 @@ class PolicyText:
     digest: str  # SHA-256 of the text, hexadecimal
 
 
-class PolicySource(Protocol):
-    """Where the wanted policy comes from."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyShelf:
+    """Every policy there is in one place, as they are at one moment."""
 
-    def wanted(self) -> PolicyText:
-        """The text that is wanted now. Raises NodeError if there is none, saying where it was looked for."""
+    place: str  # "/etc/sharer/policies", "configmap gpu/policies"
+    texts: Mapping[str, PolicyText]  # by key
+    is_for_every_node: bool = False  # one file: no label chooses
+    warnings: tuple[str, ...] = ()
+
+
+class PolicySource(Protocol):
+    """Where policies come from."""
+
+    def shelf(self) -> PolicyShelf:
+        """What is there now. Raises NodeError if it cannot be told, saying where it was looked for."""
         ...
 
 
@@ -190,7 +197,7 @@ class HealthSource(Protocol):
 
 
 class ListSource(Protocol):
-    """podresources `List`."""
+    """podresources `List`. For one thread."""
 
     def read(self) -> ListReading:
         """Who holds what now. Raises NodeError if the kubelet does not say: no news, never "nobody"."""
@@ -200,8 +207,15 @@ class ListSource(Protocol):
 class CheckpointSource(Protocol):
     """The kubelet's checkpoint file."""
 
-    def read(self) -> CheckpointReading:
-        """What it says now. Raises NodeError if it is missing or damaged: then nothing is known."""
+    def read(self) -> CheckpointReading | None:
+        """What it says now; cheap if nothing changed. None: there is no file, so the kubelet has given nobody anything.
+
+        Raises NodeError if it is damaged or cannot be read: then nothing is known.
+        """
+        ...
+
+    def follow(self, changed: Callable[[], None]) -> None:
+        """Call `changed`, on another thread, soon after the file was written; at the latest about a second later."""
         ...
 
 
@@ -209,7 +223,14 @@ class CgroupSource(Protocol):
     """The pod cgroups of the node."""
 
     def read(self) -> CgroupReading:
-        """Which exist, and which have a process. Raises NodeError if no tree can be read: then nothing is known."""
+        """Which exist, and which have a process. Raises NodeError if they cannot be read: then nothing is known."""
+        ...
+
+    def follow(self, uids: Collection[str], changed: Callable[[], None]) -> None:
+        """Call `changed`, on another thread, soon after a container of one of these pods starts or ends.
+
+        It is also called every second or so, without news. Called again: follow these pods instead.
+        """
         ...
 
 
@@ -217,7 +238,7 @@ class CgroupSource(Protocol):
 class RawProcess:
     """A process that NVML found on a GPU or MIG device."""
 
-    pid: int
+    pid: int | None  # the host's; None: the driver does not say (it answers 0 or 4294967295)
     gpu_uuid: str  # of the MIG device where NVML names one, else of the physical GPU
     used_bytes: int | None
 
@@ -242,9 +263,8 @@ class ProcessSource(Protocol):
 class ProcessIdentity:
     """Whose process it is."""
 
-    uid: str | None  # of its pod, as in its cgroup; None: it is in no pod
-    container_id: str | None
-    command: str | None
+    pods: tuple[tuple[str, str | None], ...]  # UID and container ID, outermost first: clusters nest; empty: in no pod
+    command: str | None  # the program's name, for people: a process may call itself anything
 
 
 class ProcessTable(Protocol):
@@ -255,7 +275,16 @@ class ProcessTable(Protocol):
         ...
 
     def identify(self, pid: int) -> ProcessIdentity | None:
-        """Whose process it is; None: it is gone, or cannot be read."""
+        """Whose process it is; None: there is no such process any more. Raises NodeError if it cannot be read."""
+        ...
+
+
+class Followed(Protocol):
+    """Something that is followed through the API server."""
+
+    @property
+    def sync(self) -> ApiSync:
+        """How current it is, and what is in the way."""
         ...
 
 

@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from sharer.core.device_id import DeviceId
-from sharer.core.errors import RequestError
+from sharer.core.device_id import DeviceId, recognise
 from sharer.core.evidence import SliceKey
 from sharer.core.ledger import Ledger, State
 from sharer.core.plan import Plan, Room
@@ -47,6 +46,10 @@ class Listing:
 
     ids: Mapping[SliceKey, Listed] = field(default_factory=dict)
     waiting: Mapping[str, str] = field(default_factory=dict)  # UUID -> why slices of the plan are not listed yet
+    is_settled: bool = False  # whether it stays so for as long as plan and ledger do, however much time passes
+
+
+_WANTED = Listed()
 
 
 def step(listing: Listing, plan: Plan, ledger: Ledger, now_s: float, *, patience_s: float) -> Listing:
@@ -64,12 +67,19 @@ def step(listing: Listing, plan: Plan, ledger: Ledger, now_s: float, *, patience
             waiting[uuid] = reason
         for key in keys:
             if key in allowed:
-                ids[key] = Listed()
+                ids[key] = _WANTED
             elif key in occupied:
-                old[key] = _drain(listing.ids.get(key, Listed()), key not in wanted, now_s, patience_s)
+                old[key] = _drain(listing.ids.get(key, _WANTED), key not in wanted, now_s, patience_s)
             elif key in listing.ids and (kept := _withdraw(listing.ids[key], ledger, now_s)) is not None:
                 old[key] = kept
-    return Listing(ids=_in_plan_order(ids, old, wanted), waiting=waiting)
+    is_settled = not (old or waiting or _is_young(ledger))
+    return Listing(ids=_in_plan_order(ids, old, wanted), waiting=waiting, is_settled=is_settled)
+
+
+def _is_young(ledger: Ledger) -> bool:
+    """Whether `List` was not read often enough to call anything stale."""
+    listed = ledger.evidence.listed
+    return listed is None or listed.serial < DROP_AFTER_READINGS
 
 
 def _occupied(ledger: Ledger, resources: set[str]) -> set[SliceKey]:
@@ -78,10 +88,10 @@ def _occupied(ledger: Ledger, resources: set[str]) -> set[SliceKey]:
     Until `List` was read twice, everything that the checkpoint names counts: nothing of it can be called stale.
     """
     keys = {key for key, entry in ledger.entries.items() if entry.state is not State.OFFERED}
-    evidence = ledger.evidence
-    if evidence.checkpoint is not None and (evidence.listed is None or evidence.listed.serial < DROP_AFTER_READINGS):
-        keys |= {(one.resource, device_id) for one in evidence.checkpoint.entries for device_id in one.ids}
-    return {key for key in keys if key[0] in resources or _parse(key) is not None}
+    checkpoint = ledger.evidence.checkpoint
+    if checkpoint is not None and _is_young(ledger):
+        keys |= {(one.resource, device_id) for one in checkpoint.entries for device_id in one.ids}
+    return {key for key in keys if key[0] in resources or recognise(key[1]) is not None}
 
 
 def _ghost_bytes(ledger: Ledger) -> dict[str, int]:
@@ -89,30 +99,27 @@ def _ghost_bytes(ledger: Ledger) -> dict[str, int]:
     processes = ledger.evidence.processes
     if processes is None:
         return {}
+    remains = {
+        (device_id.partition("::")[0], remnant.holder.uid)
+        for (_, device_id), entry in ledger.entries.items()
+        if entry.owner is not None
+        for remnant in entry.remnants
+    }
     ghosts: dict[str, int] = {}
-    for (_, device_id), entry in ledger.entries.items():
-        uuid = device_id.partition("::")[0]
-        uids = {remnant.holder.uid for remnant in entry.remnants} if entry.owner is not None else set()
-        for process in processes.processes if uids else ():
-            if process.gpu_uuid == uuid and process.uid in uids:
-                ghosts[uuid] = ghosts.get(uuid, 0) + (process.used_bytes or 0)
+    for process in processes.processes if remains else ():
+        if (process.gpu_uuid, process.uid) in remains:
+            ghosts[process.gpu_uuid] = ghosts.get(process.gpu_uuid, 0) + (process.used_bytes or 0)
     return ghosts
-
-
-def _parse(key: SliceKey) -> DeviceId | None:
-    """The device ID; None: foreign, another plugin's."""
-    try:
-        return DeviceId.parse(key[1])
-    except RequestError:
-        return None
 
 
 def _by_device(
     wanted: Mapping[SliceKey, DeviceId], listing: Listing, occupied: set[SliceKey]
 ) -> dict[str, list[SliceKey]]:
-    """All keys by the UUID in front of `::`, which foreign IDs have too; planned ones first, in the plan's order."""
+    """All keys by the UUID in front of `::`, which foreign IDs have too: as the plan has them, then by name."""
     devices: dict[str, list[SliceKey]] = {}
-    for key in dict.fromkeys([*wanted, *listing.ids, *sorted(occupied)]):
+    for key, device_id in wanted.items():
+        devices.setdefault(device_id.uuid, []).append(key)
+    for key in sorted((listing.ids.keys() | occupied) - wanted.keys()):
         devices.setdefault(key[1].partition("::")[0], []).append(key)
     return devices
 
@@ -132,7 +139,7 @@ def _allowed(
     old = sorted(key for key in keys if key not in wanted and (key in occupied or _is_unsettled(key, listing, now_s)))
     before = _Taken(promised_bytes=ghost_bytes)
     for key in old:
-        parsed = _parse(key)
+        parsed = recognise(key[1])
         if parsed is None:
             return set(), f"{key[1]} of another plugin is still held"
         before.add(parsed)

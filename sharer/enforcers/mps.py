@@ -7,11 +7,18 @@ unasked, so that one would catch containers that never wanted MPS.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from sharer.core.cut import Target
 from sharer.core.device_id import Strategy
 from sharer.core.edits import ContainerEdits, Mount, NodeFacts
+from sharer.core.enforcer import Reach, Verdict, Verdicts
 from sharer.core.errors import RequestError
 from sharer.core.grant import Grant, Share
+from sharer.core.injection import NO_MPS_DAEMON
+from sharer.core.limits import Tenant
 from sharer.core.quantities import MIB
+from sharer.core.usage import Usage
 
 CONTAINER_PIPE_DIRECTORY = "/run/sharer/mps"
 
@@ -19,7 +26,30 @@ CONTAINER_PIPE_DIRECTORY = "/run/sharer/mps"
 class MpsEnforcer:
     """Holds pinned memory and SMs per client *process*: two in one container get twice. Way out: leaving MPS."""
 
-    def edits(self, grant: Grant, facts: NodeFacts) -> ContainerEdits:
+    name = "mps"
+    escapes = ("the limit is one of each process, not of the container", "leaving MPS")
+
+    def __init__(self, reach: Reach) -> None:
+        """It needs nothing from outside as long as no daemon is run."""
+
+    def available(self, target: Target) -> str | None:
+        """Why it cannot hold slices of this device."""
+        return NO_MPS_DAEMON
+
+    def apply(self, tenants: Sequence[Tenant], *, within_s: float | None = None) -> Verdicts:
+        """Nothing is held by it yet."""
+        return {}
+
+    def verify(self, tenants: Sequence[Tenant], usage: Usage) -> Verdicts:
+        """Nothing is held by it yet."""
+        return {key: Verdict(problem=NO_MPS_DAEMON) for tenant in tenants for key, _ in tenant.promises()}
+
+    def release(self, tenants: Sequence[Tenant]) -> str | None:
+        """Nothing to give back."""
+        return None
+
+    @staticmethod
+    def edits(grant: Grant, facts: NodeFacts) -> ContainerEdits:
         """Pipe directory and shares. Raises RequestError unless just one daemon would serve the container."""
         shares = [share for share in grant.shares if share.strategy is Strategy.MPS]
         if not shares:

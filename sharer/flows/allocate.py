@@ -7,25 +7,30 @@ and a force delete make that legal (kubelet-contract §17.32), and a refusal is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sharer.core.edits import ContainerEdits
+from sharer.core.enforcer import Editor
 from sharer.core.errors import RequestError
 from sharer.core.grant import make_grant
 from sharer.core.injection import container_edits
 from sharer.core.listing import fault_of
 from sharer.core.placement import prefer, prefer_linked
-from sharer.core.ports import Enforcer
+from sharer.flows.inbox import Allocated, Hint, News
 from sharer.flows.state import NodeState
 
 
 class Answers:
     """Implements core.ports.ResourceAnswers for one resource."""
 
-    def __init__(self, state: NodeState, resource: str, enforcers: Sequence[Enforcer]) -> None:
+    def __init__(
+        self, state: NodeState, resource: str, enforcers: Sequence[Editor], tell: Callable[[News], None]
+    ) -> None:
+        """`tell` hears of every answer that was given. It returns at once."""
         self._state = state
         self._resource = resource
         self._enforcers = enforcers
+        self._tell = tell
 
     def allocate(self, ids: Sequence[str]) -> ContainerEdits:
         """What a container holding these IDs is given. Raises RequestError."""
@@ -50,7 +55,9 @@ class Answers:
                     " another GPU"
                 )
             slices.append(one.id)
-        return container_edits(make_grant(slices, view.facts.devices), view.facts, self._enforcers)
+        edits = container_edits(make_grant(slices, view.facts.devices), view.facts, self._enforcers)
+        self._tell(Allocated(resource=self._resource, ids=tuple(ids)))
+        return edits
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Which of the available IDs to take (core/placement). Never fails."""
@@ -62,4 +69,5 @@ class Answers:
         return prefer(offer.places, offer.totals, offer.placement, available, must_include, size)
 
     def pre_start(self, ids: Sequence[str]) -> None:
-        """Nothing to do before a start: no resource asks for it."""
+        """Nothing has to be done before a start; that there is one is worth a look."""
+        self._tell(Hint.START)

@@ -3,30 +3,62 @@
 from __future__ import annotations
 
 import queue
+import threading
+from dataclasses import dataclass
+from enum import StrEnum
 
+from sharer.core.observations import PodsSeen
 from sharer.core.ports import XidEvent
+
+
+class Hint(StrEnum):
+    """Something outside has probably changed, and is worth a look."""
+
+    CHECKPOINT = "checkpoint"  # the kubelet wrote it
+    CGROUPS = "cgroups"  # a container of a pod that matters started or ended
+    START = "start"  # the kubelet is about to start a container
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocated:
+    """An Allocate was answered."""
+
+    resource: str
+    ids: tuple[str, ...]
+
+
+News = XidEvent | Allocated | PodsSeen | Hint
 
 
 class Inbox:
     """Any thread puts in; the daemon's loop takes out."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[XidEvent | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[News | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._hinted: set[Hint] = set()
 
-    def put(self, event: XidEvent) -> None:
-        """Leave an event and wake the loop."""
-        self._queue.put(event)
+    def put(self, news: News) -> None:
+        """Leave news and wake the loop. A hint that still lies there is not left twice."""
+        if isinstance(news, Hint):
+            with self._lock:
+                if news in self._hinted:
+                    return
+                self._hinted.add(news)
+        self._queue.put(news)
 
     def ring(self) -> None:
         """Wake the loop: something outside may have changed."""
         self._queue.put(None)
 
-    def wait(self, timeout_s: float) -> list[XidEvent]:
+    def wait(self, timeout_s: float) -> list[News]:
         """Everything that arrived, in order, as soon as there is something; empty after a ring or the timeout."""
-        events = []
+        found = []
         try:
-            events.append(self._queue.get(timeout=timeout_s))
+            found.append(self._queue.get(timeout=max(timeout_s, 0.0)))
             while True:
-                events.append(self._queue.get_nowait())
+                found.append(self._queue.get_nowait())
         except queue.Empty:
-            return [event for event in events if event is not None]
+            with self._lock:
+                self._hinted.clear()
+            return [news for news in found if news is not None]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from sharer.core.device_id import DeviceId, recognise
 from sharer.core.listing import Offer, find_faults, make_offers
 from sharer.core.plan import Plan, make_plan
 from sharer.core.policy import Policy
 from sharer.core.ports import KubeletLink, ResourceAnswers, ResourceOptions, SliceSpecs
 from sharer.core.transition import Listing, step
-from sharer.flows.state import NodeState, NodeView
+from sharer.flows.state import Basis, NodeState, NodeView
 
 AnswersFor = Callable[[str], ResourceAnswers]
 """Makes the answers of a resource, given its name."""
@@ -20,29 +21,56 @@ def offer(
 ) -> str | None:
     """Bring plan, faults and lists up to date and hand the lists over. Returns what changed; None: nothing did.
 
-    Raises PolicyError if a list could exceed what the kubelet receives; the plan before stays offered.
+    Cheap while nothing that matters has changed. Raises PolicyError if a list could exceed what the kubelet receives;
+    the plan before stays offered.
     """
     before = state.view
     if before.inventory is None or before.facts is None:
         return None
     policy = before.policy.policy
-    plan = _plan(before)
     faults = before.health.faults() | find_faults(before.inventory, before.facts)
-    patience_s = (policy or Policy(rules=())).drain_patience_s
-    listing = step(before.listing, plan, before.ledger, now_s, patience_s=patience_s)
-    offers = make_offers(plan, listing, before.ledger, before.inventory, faults, before.topology)
+    basis = Basis(
+        inventory=before.inventory,
+        policy=policy,
+        faults=faults,
+        topology=before.topology,
+        entries=before.ledger.entries,
+    )
+    plan, listing, offers = before.plan, before.listing, before.offers
+    if basis != before.basis or not listing.is_settled:
+        plan = _plan(before)
+        patience_s = (policy or Policy(rules=())).drain_patience_s
+        listing = step(listing, plan, before.ledger, now_s, patience_s=patience_s)
+        offers = make_offers(plan, listing, before.ledger, before.inventory, faults, before.topology)
+    elif before.facts is before.facts_offered:
+        return None
     # Before an ID is listed, everything that an answer for it names must exist (kubelet-contract §19, row 38).
     facts = specs.write([one.id for new in offers.values() for one in new.slices.values()], before.facts)
-    after = state.change(plan=plan, facts=facts, faults=faults, listing=listing, offers=offers)
+    after = state.change(
+        plan=plan, facts=facts, facts_offered=facts, faults=faults, listing=listing, offers=offers, basis=basis
+    )
     _hand_over(kubelet, before.offers, offers, answers_for)
     return "; ".join(_news(before, after)) or None
 
 
 def _plan(view: NodeView) -> Plan:
     """The plan of the policy in force. What was offered before is adopted where it is near enough."""
-    if view.policy.policy is None or view.inventory is None:
+    policy, basis = view.policy.policy, view.basis
+    if policy is None or view.inventory is None:
         return view.plan
-    return make_plan(view.inventory, view.policy.policy, adopt=[one.id for one in view.plan.slices()])
+    if basis is not None and (basis.inventory, basis.policy) == (view.inventory, policy):
+        return view.plan
+    return make_plan(view.inventory, policy, adopt=_adoptable(view))
+
+
+def _adoptable(view: NodeView) -> list[DeviceId]:
+    """What was offered before; and where nothing was, as after a restart of the agent, what may be held."""
+    offered = [one.id for one in view.plan.slices()]
+    uuids = {one.uuid for one in offered}
+    checkpoint = view.ledger.evidence.checkpoint
+    given = () if checkpoint is None else (device_id for one in checkpoint.entries for device_id in one.ids)
+    held = (recognise(text) for text in {*given, *(device_id for _, device_id in view.ledger.entries)})
+    return offered + [one for one in held if one is not None and one.uuid not in uuids]
 
 
 def _hand_over(

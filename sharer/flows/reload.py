@@ -1,52 +1,96 @@
-"""Read the policy again. A good one replaces the one in force; a wrong one is shown and changes nothing."""
+"""Look at the policies again. A good one replaces the one in force at this node's turn; a wrong one is only shown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from sharer.core.errors import NodeError, PolicyError
 from sharer.core.plan import make_plan
 from sharer.core.policy import Policy
+from sharer.core.policy_choice import KnownLabels, NodeLabels, UnknownLabels, choose
 from sharer.core.ports import PolicyMemory, PolicySource, PolicyText
-from sharer.flows.state import NodeState, PolicyInForce
+from sharer.core.rollout import PolicyInForce, is_new, refuse, stage, take_turn, wanted_as_it_is, why_staged
+from sharer.flows.state import NodeState
+
+LABELS_WAIT_S = 30.0  # a node without any policy waits so long for its labels, then takes the declared default
 
 ReadPolicy = Callable[[PolicyText], Policy]
 """Turns text into a policy. Raises PolicyError. The one parser of agent, command line and chart."""
 
 
-def reload(state: NodeState, source: PolicySource, memory: PolicyMemory, read: ReadPolicy) -> str | None:
-    """Take the policy that is wanted now, if it can be accepted. Returns what changed, or None.
+def reload(
+    state: NodeState,
+    source: PolicySource,
+    memory: PolicyMemory,
+    read: ReadPolicy,
+    *,
+    node_name: str,
+    labels: NodeLabels,
+    now_s: float,
+) -> str | None:
+    """Take the policy that is wanted now, once it can be accepted and this node's turn has come.
 
-    Raises PolicyError for a text seen for the first time that is refused, NodeError if there is no text.
+    Returns what came into force, and what a good policy waits for; None: neither. Raises PolicyError for a text seen
+    for the first time that is refused, NodeError if there is no text.
     """
+    view = state.view
+    standing = _of_last_run(memory, read, now_s) if view.policy.asked_s is None else view.policy
+    kept_digest = standing.digest
     try:
-        wanted = source.wanted()
+        shelf = source.shelf()
     except NodeError as error:
-        if state.view.policy.policy is None:
-            _remember(state, memory, read, refused=str(error))
+        state.change(policy=replace(standing, unread=str(error)))
         raise
-    if wanted.digest == state.view.policy.wanted_digest:
-        return None
-    try:
-        policy = read(wanted)
-        if state.view.inventory is not None:
-            make_plan(state.view.inventory, policy)  # a list that the kubelet could not receive refuses the policy
-    except PolicyError as error:
-        _remember(state, memory, read, refused=str(error), wanted_digest=wanted.digest)
-        raise
-    state.change(policy=PolicyInForce(policy=policy, digest=wanted.digest, wanted_digest=wanted.digest))
-    memory.keep(wanted)
-    return f"policy in force: {wanted.source}, {wanted.digest[:12]}"
-
-
-def _remember(
-    state: NodeState, memory: PolicyMemory, read: ReadPolicy, *, refused: str, wanted_digest: str | None = None
-) -> None:
-    """Note a refusal. Without any policy in force yet, the last good one of an earlier run stands in."""
-    policy, digest = state.view.policy.policy, state.view.policy.digest
-    if policy is None and (kept := memory.last_good()) is not None:
+    choice = choose(shelf, _labels(labels, standing, now_s), is_first=standing.policy is None)
+    standing = replace(standing, wanted_name=choice.name, unread=None, warnings=choice.warnings)
+    text = choice.text
+    if text is None and choice.name is None:
+        state.change(policy=replace(standing, unread=choice.problem))
+        return _sentence(_news(view.policy, standing), choice.problem)
+    if text is None:
+        state.change(policy=refuse(standing, str(choice.problem)))
+        raise NodeError(choice.problem)
+    if is_new(standing, text):
         try:
-            policy, digest = read(kept), kept.digest
+            policy = read(text)
+            if view.inventory is not None:
+                make_plan(view.inventory, policy)  # a list that the kubelet could not receive refuses the policy
+        except PolicyError as error:
+            state.change(policy=refuse(standing, str(error), text.digest))
+            raise
+        standing = stage(standing, policy, text, node_name, now_s)
+    standing = take_turn(wanted_as_it_is(standing, text), labels, now_s)
+    if standing.digest == text.digest != kept_digest:
+        memory.keep(text)
+    state.change(policy=standing)
+    return _sentence(_news(view.policy, standing), why_staged(standing))
+
+
+def _labels(labels: NodeLabels, standing: PolicyInForce, now_s: float) -> NodeLabels:
+    """The labels, or their absence where a node without any policy has waited for them long enough."""
+    asked_s = now_s if standing.asked_s is None else standing.asked_s
+    if isinstance(labels, UnknownLabels) and standing.policy is None and now_s - asked_s >= LABELS_WAIT_S:
+        return KnownLabels(problem=f"this node's labels count as absent: {labels.reason}")
+    return labels
+
+
+def _of_last_run(memory: PolicyMemory, read: ReadPolicy, now_s: float) -> PolicyInForce:
+    """What stands at the start: the policy that was in force when the agent last ended."""
+    kept = memory.last_good()
+    if kept is not None:
+        try:
+            return PolicyInForce(policy=read(kept), digest=kept.digest, asked_s=now_s)
         except PolicyError:
-            policy = None  # damaged, or written by another version: as good as none
-    state.change(policy=PolicyInForce(policy=policy, digest=digest, wanted_digest=wanted_digest, refused=refused))
+            pass  # written by another version, which accepted what this one does not: as good as none
+    return PolicyInForce(asked_s=now_s)
+
+
+def _sentence(*parts: str | None) -> str | None:
+    return "; ".join(part for part in parts if part is not None) or None
+
+
+def _news(before: PolicyInForce, after: PolicyInForce) -> str | None:
+    if after.policy is None or after.digest is None or after.digest == before.digest:
+        return None
+    return f"policy in force: {after.policy.source}, {after.digest[:12]}"

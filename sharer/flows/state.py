@@ -6,23 +6,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sharer.core.edits import NodeFacts
+from sharer.core.enforcement import Enforcement
+from sharer.core.evidence import SliceKey, SourceStatus
+from sharer.core.excess import Excess
+from sharer.core.findings import Findings
 from sharer.core.health import Health
 from sharer.core.inventory import Inventory, Topology
-from sharer.core.ledger import Ledger
+from sharer.core.ledger import Entry, Ledger
 from sharer.core.listing import Faults, Offer
+from sharer.core.means import Availability
 from sharer.core.plan import Plan
 from sharer.core.policy import Policy
+from sharer.core.rollout import PolicyInForce
 from sharer.core.transition import Listing
+from sharer.flows.pace import Pace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyInForce:
-    """The policy that the plan follows, and the one that was refused after it."""
+class Basis:
+    """What the lists were made from: while it is the same, so are they."""
 
-    policy: Policy | None = None  # None: no good policy was ever seen, nothing new is offered
-    digest: str | None = None  # of the text in force
-    wanted_digest: str | None = None  # of the last text seen, good or not
-    refused: str | None = None  # every problem of the text that is wanted but refused; None: it is in force
+    inventory: Inventory
+    policy: Policy | None
+    faults: Faults
+    topology: Topology
+    entries: Mapping[SliceKey, Entry]  # of the ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +46,17 @@ class NodeView:
     topology: Topology = field(default_factory=Topology)  # empty until it was read, and where nothing needs it
     facts: NodeFacts | None = None
     health: Health = field(default_factory=Health)
+    recovery_counted: str | None = None  # the last annotation of an operator that had its effect
     faults: Faults = field(default_factory=dict)
     offers: Mapping[str, Offer] = field(default_factory=dict)  # by resource name
+    basis: Basis | None = None  # of the lists; None: nothing was offered yet
+    facts_offered: NodeFacts | None = None  # those under which everything that is listed can be given
+    pace: Pace = field(default_factory=Pace)
+    findings: Findings = field(default_factory=Findings)
+    enforcers: Availability = field(default_factory=dict)  # what can hold which GPU or MIG device
+    enforcement: Enforcement = field(default_factory=Enforcement)  # which promise is held by what
+    excesses: tuple[Excess, ...] = ()  # containers above their promise
+    sources: Mapping[str, SourceStatus] = field(default_factory=dict)  # of the ledger, by name
 
 
 class NodeState:

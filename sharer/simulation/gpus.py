@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from sharer.simulation.hardware import Fault, GpuSteering, SimulatedGpu, SimulatedXid
+from sharer.simulation.memory_limits import LIMIT_MAX, CgroupLimits, LimitBackend, LimitEntry
 from sharer.simulation.nvml import SimulatedLibrary
 
 
@@ -30,9 +31,11 @@ class SimulatedGpus(GpuSteering):
         *,
         driver_version: str | None = "580.95.05",
         missing: Collection[str] = (),
+        limit_backend: LimitBackend = LimitBackend.NONE,
     ) -> None:
         """With these GPUs, and without the functions that `missing` names, as in an older driver."""
-        super().__init__(gpus, driver_version=driver_version)
+        super().__init__(gpus, driver_version=driver_version, limit_backend=limit_backend)
+        self._limits = CgroupLimits(limit_backend)
         self._missing = frozenset(missing)
         self._changed = threading.Condition(self._lock)
         self._events: list[SimulatedXid] = []
@@ -74,6 +77,16 @@ class SimulatedGpus(GpuSteering):
                 self._changed.wait_for(lambda: fault not in self._faults, None if fault.hang else fault.delay_s)
             return fault.code or 0
 
+    def set_limit(self, gpu: SimulatedGpu, path: str, soft_bytes: int, hard_bytes: int) -> int:
+        """Set a cgroup's limit. Returns NVML's code."""
+        with self._lock:
+            return self._limits.set(gpu.uuid, path, soft_bytes, hard_bytes, gpu.memory_bytes or LIMIT_MAX)
+
+    def get_limit(self, gpu: SimulatedGpu, path: str) -> tuple[int, int, int, int]:
+        """NVML's code; a cgroup's soft limit, hard limit and use."""
+        with self._lock:
+            return self._limits.get(gpu.uuid, path)
+
     def event_count(self) -> int:
         """How many events there were so far: what a new listener has missed."""
         with self._lock:
@@ -102,6 +115,15 @@ class SimulatedGpus(GpuSteering):
                 if self._hits[fault.number] > fault.after:
                     return fault
         return None
+
+    def _limit_entries(self, uuid: str) -> Mapping[str, LimitEntry]:
+        return self._limits.living(uuid)
+
+    def _set_limit(self, uuid: str, path: str, soft_bytes: int, hard_bytes: int, total_bytes: int) -> int:
+        return self._limits.set(uuid, path, soft_bytes, hard_bytes, total_bytes)
+
+    def _set_used(self, uuid: str, path: str, used_bytes: int) -> None:
+        self._limits.entry(uuid, path).used_bytes = used_bytes
 
     def _publish(self) -> None:
         self._changed.notify_all()

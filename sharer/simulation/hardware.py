@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from sharer.simulation.memory_limits import LIMIT_MAX, LimitBackend, LimitEntry, fits
+
 GPU_IS_LOST = 15  # NVML_ERROR_GPU_IS_LOST
 EVERY_FUNCTION = "*"
 
@@ -103,8 +105,15 @@ class SimulatedXid:
 class GpuSteering(ABC):
     """Everything that can be done to a node's simulated GPUs. Safe to use from any thread, at any time."""
 
-    def __init__(self, gpus: Sequence[SimulatedGpu] = (), *, driver_version: str | None = "580.95.05") -> None:
+    def __init__(
+        self,
+        gpus: Sequence[SimulatedGpu] = (),
+        *,
+        driver_version: str | None = "580.95.05",
+        limit_backend: LimitBackend = LimitBackend.NONE,
+    ) -> None:
         self._lock = threading.RLock()
+        self._limit_backend = limit_backend
         self._numbers = itertools.count(1)
         self._gpus = tuple(gpus)
         self._driver_version = driver_version
@@ -186,6 +195,41 @@ class GpuSteering(ABC):
         with self._lock:
             self._emit(event)
 
+    def memory_limit(self, uuid: str, cgroup: Path) -> tuple[int, int | None]:
+        """The soft and the hard limit of a cgroup on a GPU; None: no hard limit."""
+        with self._lock:
+            entry = self._limit_entries(uuid).get(str(cgroup))
+        if entry is None:
+            return 0, None
+        return entry.soft_bytes, None if entry.hard_bytes == LIMIT_MAX else entry.hard_bytes
+
+    def limited(self, uuid: str) -> dict[str, tuple[int, int | None]]:
+        """Every cgroup with a limit on a GPU, by path."""
+        with self._lock:
+            return {
+                path: self.memory_limit(uuid, Path(path))
+                for path, entry in self._limit_entries(uuid).items()
+                if entry.is_limited
+            }
+
+    def set_memory_limit(self, uuid: str, cgroup: Path, *, soft_bytes: int = 0, hard_bytes: int | None = None) -> None:
+        """Set a limit as somebody else on the node would; None: lift the hard one. Raises OSError if it is refused."""
+        hard = LIMIT_MAX if hard_bytes is None else hard_bytes
+        with self._lock:
+            code = self._set_limit(uuid, str(cgroup), soft_bytes, hard, self.gpu(uuid).memory_bytes or LIMIT_MAX)
+        if code != 0:
+            raise OSError(f"the limit of {cgroup} is refused: NVML error {code}")
+
+    def allocate(self, uuid: str, cgroup: Path, amount_bytes: int) -> bool:
+        """Let a process in a cgroup allocate memory of a GPU. False: the driver does not let it."""
+        with self._lock:
+            entries = self._limit_entries(uuid)
+            if not fits(self._limit_backend, entries, str(cgroup), amount_bytes):
+                return False
+            entry = entries.get(str(cgroup))
+            self._set_used(uuid, str(cgroup), amount_bytes + (0 if entry is None else entry.used_bytes))
+            return True
+
     @abstractmethod
     def library(self) -> object:
         """The driver library that shows these GPUs: pass this method to `NvmlDriver`."""
@@ -197,6 +241,18 @@ class GpuSteering(ABC):
     @abstractmethod
     def wait_for_calls(self, function: str, count: int, *, timeout_s: float = 10.0) -> None:
         """Wait until a function was called that often. Raises TimeoutError."""
+
+    @abstractmethod
+    def _limit_entries(self, uuid: str) -> Mapping[str, LimitEntry]:
+        """What is known of each cgroup that exists, by path."""
+
+    @abstractmethod
+    def _set_limit(self, uuid: str, path: str, soft_bytes: int, hard_bytes: int, total_bytes: int) -> int:
+        """Set a limit. Returns NVML's code."""
+
+    @abstractmethod
+    def _set_used(self, uuid: str, path: str, used_bytes: int) -> None:
+        """Let the processes of a cgroup use so much."""
 
     @abstractmethod
     def _publish(self) -> None:
@@ -248,6 +304,14 @@ class SimulatedNode(Protocol):
 
     def enter(self, function: str, uuids: Sequence[str]) -> int:
         """Count a call and let faults work on it. Returns 0, or the error that it has to answer."""
+        ...
+
+    def set_limit(self, gpu: SimulatedGpu, path: str, soft_bytes: int, hard_bytes: int) -> int:
+        """Set a cgroup's limit. Returns NVML's code."""
+        ...
+
+    def get_limit(self, gpu: SimulatedGpu, path: str) -> tuple[int, int, int, int]:
+        """NVML's code; a cgroup's soft limit, hard limit and use."""
         ...
 
     def event_count(self) -> int:

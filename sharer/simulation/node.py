@@ -20,6 +20,7 @@ from sharer import daemon
 from sharer.core.errors import NodeError, SharerError
 from sharer.core.plan import Plan
 from sharer.settings import Settings
+from sharer.simulation.cgroups import PodCgroups, write_host_pids
 from sharer.simulation.gpus import SimulatedGpus
 from sharer.simulation.hardware import SimulatedGpu, write_sys_root
 from sharer.simulation.kubelet import FakeKubelet, KubeletSettings
@@ -40,6 +41,7 @@ class SimulatedNode:
         self.gpus = SimulatedGpus(gpus)
         numa_nodes = sorted({gpu.numa_node for gpu in gpus if gpu.numa_node is not None}) or [0]
         self.kubelet = FakeKubelet(root, KubeletSettings(numa_nodes=tuple(numa_nodes), podresources_lead_s=0.0))
+        self._cgroups = PodCgroups(self.kubelet, root / "sys/fs/cgroup")
         self._write_files(gpus, policy)
         self._stop = threading.Event()
         self._agent = threading.Thread(target=self._run_agent, name="simulated-agent")
@@ -48,6 +50,7 @@ class SimulatedNode:
     def start(self) -> None:
         """Start the kubelet, then the agent."""
         self.kubelet.start()
+        self._cgroups.start()
         self._agent.start()
 
     def close(self) -> None:
@@ -55,6 +58,7 @@ class SimulatedNode:
         self._stop.set()
         if self._agent.ident is not None:
             self._agent.join(STOP_DEADLINE_S)
+        self._cgroups.close()
         self.kubelet.close()
         if self._agent.is_alive():
             raise NodeError(f"the agent did not stop within {STOP_DEADLINE_S:g} s")
@@ -81,12 +85,14 @@ class SimulatedNode:
             node_name=self.kubelet.settings.node_name,
             policy=self.root / "policy.yaml",
             device_plugin_dir=self.kubelet.device_plugin_dir,
+            pod_resources_socket=self.kubelet.podresources_socket,
             run_dir=self.root / "run",
             state_dir=self.root / "state",
             host_root=self.root,
             dev_root=self.root / "dev",
             proc_root=self.root / "proc",
             sys_root=self.root / "sys",
+            cgroup_root=self.root / "sys/fs/cgroup",
         )
         try:
             daemon.run(settings, self._stop, library=self.gpus.library)
@@ -97,6 +103,7 @@ class SimulatedNode:
         """The policy, and what the host's /dev, /proc and /sys show of the GPUs."""
         (self.root / "policy.yaml").write_bytes(policy)
         write_sys_root(self.root / "sys", gpus)
+        write_host_pids(self.root / "proc")
         dev, capabilities = self.root / "dev", self.root / "proc/driver/nvidia/capabilities"
         numbers = [gpu.minor_number for gpu in gpus if gpu.minor_number is not None]
         for name in (*_SHARED_DEVICE_NODES, *(f"nvidia{number}" for number in numbers)):

@@ -207,6 +207,14 @@ class _Functions:
     def nvmlDeviceGetFieldValues(self, device: Device, count: CArgument, values: CArgument) -> int:
         return to.give_fields(count, values, device)
 
+    @_of_device
+    def nvmlDeviceSetMemoryLimits_v1(self, device: Device, limits: CArgument) -> int:
+        return to.take_limits(limits, device, self.node)
+
+    @_of_device
+    def nvmlDeviceGetMemoryLimits_v1(self, device: Device, limits: CArgument) -> int:
+        return to.give_limits(limits, device, self.node)
+
     # MIG.
 
     @_of_device
@@ -318,19 +326,21 @@ class _Functions:
         peer = _peer(device, link)
         return to.give_peer(info, peer, self.node.gpus) if peer else to.NOT_SUPPORTED
 
-    # Processes.
 
-    @_of_device
-    def nvmlDeviceGetComputeRunningProcesses_v3(self, device: Device, count: CArgument, array: CArgument) -> int:
-        return to.give_processes(count, array, device, "compute")
+def _process_list(name: str, kind: str, *, instances: bool) -> None:
+    """Add a function that lists processes of a kind; `instances`: its entries name MIG instances."""
 
-    @_of_device
-    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, device: Device, count: CArgument, array: CArgument) -> int:
-        return to.give_processes(count, array, device, "graphics")
+    def answer(_: _Functions, device: Device, count: CArgument, entries: CArgument) -> int:
+        return to.give_processes(count, entries, device, kind, instances=instances)
 
-    @_of_device
-    def nvmlDeviceGetMPSComputeRunningProcesses_v3(self, device: Device, count: CArgument, array: CArgument) -> int:
-        return to.give_processes(count, array, device, "mps")
+    answer.__name__ = name
+    _of_device(answer)
+
+
+for _kind in ("Compute", "Graphics", "MPSCompute"):
+    for _version in ("", "_v2", "_v3"):
+        _name = f"nvmlDeviceGet{_kind}RunningProcesses{_version}"
+        _process_list(_name, _kind.removesuffix("Compute").lower() or "compute", instances=_version != "")
 
 
 def _peer(device: Device, link: CArgument) -> str | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import Any
 
-from sharer.simulation.hardware import SimulatedGpu, SimulatedMig, SimulatedXid
+from sharer.simulation.hardware import SimulatedGpu, SimulatedMig, SimulatedNode, SimulatedXid
 
 SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, INSUFFICIENT_SIZE = 0, 1, 2, 3, 6, 7
 TIMEOUT, GPU_IS_LOST, VERSION_MISMATCH, GPU_NOT_FOUND = 10, 15, 25, 28
@@ -100,6 +101,24 @@ def give_memory(info: CArgument, device: Device, *, version: int) -> int:
     return SUCCESS
 
 
+def take_limits(limits: CArgument, device: Device, node: SimulatedNode) -> int:
+    """Set a cgroup's memory limits. Not those of MIG devices, nor of a GPU in MIG mode."""
+    if device.mig is not None or device.gpu.mig_enabled:
+        return NOT_SUPPORTED
+    wanted = limits._obj
+    return node.set_limit(device.gpu, os.fsdecode(wanted.nameSpace), wanted.softLimit, wanted.hardLimit)
+
+
+def give_limits(limits: CArgument, device: Device, node: SimulatedNode) -> int:
+    """Write a cgroup's memory limits, and what it uses."""
+    if device.mig is not None or device.gpu.mig_enabled:
+        return NOT_SUPPORTED
+    code, soft, hard, used = node.get_limit(device.gpu, os.fsdecode(limits._obj.nameSpace))
+    if code == SUCCESS:
+        limits._obj.softLimit, limits._obj.hardLimit, limits._obj.currentUsed = soft, hard, used
+    return code
+
+
 def give_fields(count: CArgument, values: CArgument, device: Device) -> int:
     """Write field values: of all fields there are, the recovery action."""
     for value in values._obj[: number(count)]:
@@ -160,18 +179,20 @@ def give_peer(info: CArgument, peer: str, gpus: tuple[SimulatedGpu, ...]) -> int
     return give_pci(info, _SWITCH_BUS_ID if peer == SWITCH else buses.get(peer))
 
 
-def give_processes(count: CArgument, array: CArgument, device: Device, kind: str) -> int:
+def give_processes(count: CArgument, entries: CArgument, device: Device, kind: str, *, instances: bool) -> int:
     """Write a list of processes, or how long it would be."""
     found = [process for process in device.gpu.processes if process.kind == kind]
     if device.mig is not None:
         found = [process for process in found if process.gpu_instance_id == device.mig.gpu_instance_id]
-    room = number(count._obj) if array is not None else 0
+    room = number(count._obj) if entries is not None else 0
     give(count, len(found))
     if len(found) > room:
         return INSUFFICIENT_SIZE
-    for entry, process in zip(array or (), found, strict=False):
+    for entry, process in zip(entries or (), found, strict=False):
         entry.pid = process.pid
         entry.usedGpuMemory = _UNKNOWN_U64 if process.used_bytes is None else process.used_bytes
-        entry.gpuInstanceId = _UNKNOWN_U32 if process.gpu_instance_id is None else process.gpu_instance_id
-        entry.computeInstanceId = _UNKNOWN_U32 if process.compute_instance_id is None else process.compute_instance_id
+        if instances:
+            entry.gpuInstanceId = _UNKNOWN_U32 if process.gpu_instance_id is None else process.gpu_instance_id
+            compute_instance_id = process.compute_instance_id
+            entry.computeInstanceId = _UNKNOWN_U32 if compute_instance_id is None else compute_instance_id
     return SUCCESS

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sharer.adapters.injection import HostPaths, InjectionFacts
 from sharer.core.edits import Injection, OptIns
+from sharer.core.enforcer import Editor
 from sharer.core.inventory import Inventory
-from sharer.core.ports import Enforcer
 from tests.core.builders import gpu, gpu_uuid, node
 
 A, B = gpu_uuid(0), gpu_uuid(1)
@@ -41,7 +41,7 @@ class Host:
     def facts(
         self,
         *injection: Injection,
-        enforcers: Sequence[Enforcer] = (),
+        enforcers: Sequence[Editor] = (),
         cdi_dirs: Sequence[Path] | None = None,
         cdi_kind: str = "nvidia.com/gpu",
         opt_ins: OptIns | None = None,

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 
-from sharer.adapters.documents import read_inventory, to_json, to_yaml
+from sharer.adapters.documents import read_inventory, read_node_report, to_bytes, to_json, to_yaml
 from sharer.core.errors import InputError
 from sharer.core.inventory_report import report_inventory
-from tests.core.builders import gpu, mig, node
+from tests.core.builders import gpu, mig, node, policy, time_slicing
+from tests.core.nodes import held, key, known, report
 
 INVENTORY = node(gpu(0), gpu(1, mig_enabled=True, mig_devices=(mig(0, "1g.10gb+me"),)))
 
@@ -88,3 +89,18 @@ def test_a_document_of_another_kind_is_refused() -> None:
 def test_whatever_the_bytes_are_the_answer_is_a_refusal_that_names_the_file(text: bytes) -> None:
     with pytest.raises(InputError, match=r"^node\.json: "):
         read_inventory(text, "node.json")
+
+
+# ---- node reports
+
+
+def test_a_node_report_is_the_same_after_it_was_sent() -> None:
+    sent = report(known(INVENTORY, policy(time_slicing(4)), entries=held(key(0, 20480))))
+    text = to_bytes(sent)
+    assert b"\n" not in text
+    assert read_node_report(text, "the socket") == sent
+
+
+def test_a_node_report_of_another_kind_of_agent_is_refused_with_where_it_came_from() -> None:
+    with pytest.raises(InputError, match="the socket: .*; the agent there may be another version than this program"):
+        read_node_report(to_bytes(report_inventory(INVENTORY)), "the socket")

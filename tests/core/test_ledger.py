@@ -20,8 +20,8 @@ from sharer.core.evidence import (
     Reading,
     SliceKey,
 )
-from sharer.core.ledger import Entry, Ledger, State, allocated, observe, settle
-from sharer.core.observations import PodPhase, PodSeen, PodsSeen
+from sharer.core.ledger import Entry, Ledger, State, allocated, is_news, observe, observe_all, settle
+from sharer.core.observations import ContainerKind, ContainerSeen, PodPhase, PodSeen, PodsSeen
 
 RESOURCE = "nvidia.com/gpu.shared"
 UUID = "GPU-a"
@@ -151,9 +151,13 @@ def test_a_pod_of_the_same_name_is_another_owner() -> None:
     """P29: a StatefulSet's next pod; a late delete of the old UID does not touch it."""
     taken = checkpoint(("uid-1", "c", [A]), ("uid-2", "c", [A]))
     ledger = after(
-        pods(("uid-2", "train", PodPhase.RUNNING)), taken, cgroups("uid-2"), processes("uid-2"), listed(2, {A: "train"}),
+        pods(("uid-2", "train", PodPhase.RUNNING)),
+        taken,
+        cgroups("uid-2"),
+        processes("uid-2"),
+        listed(2, {A: "train"}),
         start=after(*RUNNING),
-    )  # fmt: skip
+    )
     entry = ledger.entry(A)
     assert entry.owner is not None
     assert (entry.owner.uid, entry.remnants) == ("uid-2", ())
@@ -327,3 +331,75 @@ def test_nothing_that_the_kubelet_names_is_lost(history: Mapping[str, Sequence[o
             uid = {"one": "uid-1", "two": "uid-2"}[holder.pod or ""]
             assert ledger.evidence.pods is not None
             assert ledger.evidence.pods.pods[uid].phase.is_terminal, "only a terminal phase speaks against the list"
+
+
+@given(histories, st.lists(st.integers(0, 4), max_size=16))
+def test_readings_that_are_taken_together_end_as_those_taken_one_by_one(
+    history: Mapping[str, Sequence[object]], order: list[int]
+) -> None:
+    """`observe_all` judges once for a whole round of the sources."""
+    readings = interleaved(order, streams(history))
+    last = history["list"][-1]
+    again = [listed(100 + n, last) for n in range(2)]  # type: ignore[arg-type]
+    rounds: list[list[Reading]] = [[]]
+    for reading in readings:
+        if any(type(one) is type(reading) for one in rounds[-1]):
+            rounds.append([])
+        rounds[-1].append(reading)
+    rounds += [[reading] for reading in again]
+    together = Ledger()
+    for one in rounds:
+        together = observe_all(together, one, 0.0, quarantine_s=TIMEOUT_S)
+    assert outcome(together) == outcome(after(*readings, *again))
+
+
+def test_a_round_in_which_nothing_is_new_leaves_the_very_same_entries() -> None:
+    """So that whoever compares can compare by identity, on a node with thousands of slices."""
+    ledger = after(*RUNNING)
+    again = [replace(one, serial=9) if isinstance(one, ListReading | CheckpointReading) else one for one in RUNNING]
+    assert observe_all(ledger, again, 1e6, quarantine_s=TIMEOUT_S).entries is ledger.entries
+
+
+def test_time_alone_ends_what_waits_for_it_although_no_source_says_anything_new() -> None:
+    """An Allocate that came to nothing, an unknown remnant."""
+    waiting = allocated(after(*RUNNING), [B], 10.0)
+    assert states(observe_all(waiting, [], 70.0, quarantine_s=TIMEOUT_S)) == {A: State.HELD}
+    unknown = after(listed(1, {A: "train"}), listed(2), listed(3), now_s=5.0)
+    assert states(observe_all(unknown, [], 605.0, quarantine_s=TIMEOUT_S)) == {}
+
+
+def young(holders: Mapping[SliceKey, str], age_s: float = 3.0) -> ListReading:
+    return replace(listed(9, holders), kubelet_age_s=age_s)
+
+
+INIT = PodSeen(
+    uid="uid-1", cgroup_uid="uid-1", namespace="default", name="train", phase=PodPhase.RUNNING,
+    containers=(ContainerSeen(name="c", kind=ContainerKind.INIT),),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("why", "before", "now", "believed"),
+    [
+        ("it is not known when the kubelet started", RUNNING, replace(young({}), kubelet_age_s=None), True),
+        ("it started 10 s ago", RUNNING, young({}, 10.0), True),
+        ("empty although a pod runs", RUNNING, young({}), False),
+        ("everything is there, and more", RUNNING, young({A: "train", B: "next"}), True),
+        ("the pod has ended", (*RUNNING, cgroups(), pods()), young({}), True),
+        ("its last process has, and the API calls it active", (*RUNNING, cgroups()), young({}), False),
+        ("its cgroup is there, and nobody is in it yet", (*RUNNING, pods(), CgroupReading(populated={"uid-1": False})),
+         young({}), False),
+        ("an init container, which no list names", (*RUNNING, PodsSeen(pods={"uid-1": INIT}, synced_at_s=0.0,
+         resource_version="1")), young({}), True),
+        ("agent and kubelet restarted together", RUNNING[:2], young({B: "static"}), False),
+        ("so they did, and only the checkpoint speaks", RUNNING[:1], young({B: "static"}), False),
+        ("so they did, and it is all there", RUNNING[:1], young({A: "train"}), True),
+        ("the checkpoint is stale, as cgroups tell", (RUNNING[0], cgroups()), young({}), True),
+        ("a new node", (), young({}), True),
+    ],
+)  # fmt: skip
+def test_a_kubelet_that_has_only_just_started_is_believed_if_it_names_whoever_is_there(
+    why: str, before: Sequence[Reading], now: ListReading, believed: bool
+) -> None:
+    """Contract §22: in the first second after its start, List succeeds and is empty."""
+    assert is_news(now, after(*before)) is believed, why

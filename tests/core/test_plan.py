@@ -110,7 +110,7 @@ def test_a_limit_that_rounds_to_zero_is_refused_and_never_promised() -> None:
         (MemoryPolicy(limit=90 * GIB), "more than the 80 GiB that the GPU can give"),
         (MemoryPolicy(limit=30 * GIB), "4 slices of 30 GiB promise 120 GiB, and the GPU has 80 GiB"),
         (MemoryPolicy(reserve_bytes=80 * GIB), "memory.reserve is 80 GiB, and the GPU has 80 GiB"),
-        (MemoryPolicy(required=True), "no enforcer"),
+        (MemoryPolicy(required=True), "driver: whether it can was not checked"),
     ],
 )
 def test_a_promise_that_cannot_be_kept_is_refused_with_the_figures(memory: MemoryPolicy, words: str) -> None:

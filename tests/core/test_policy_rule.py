@@ -139,8 +139,9 @@ def test_promising_more_memory_than_there_is_warns() -> None:
     ("memory", "why"),
     [
         ("required: true, limit: none", "required: is true and limit is none: there is nothing to hold"),
-        ("required: true, enforce: [watch]", "required: is true and enforce has none of driver, mps, mig"),
-        ("required: true, enforce: []", "required: is true and enforce has none of driver, mps, mig"),
+        ("required: true, enforce: [watch]", "required: is true and enforce has none of mig, driver, mps that could hold"),
+        ("required: true, enforce: []", "required: is true and enforce has none of mig, driver, mps that could hold"),
+        ("required: true, enforce: [mps]", "required: is true and enforce has none of mig, driver, mps that could hold"),
         ("guarantee: true, limit: none", "guarantee: is true and limit is none: there is nothing to guarantee"),
         ("guarantee: true, oversubscribe: 2", "guarantee: is true and oversubscribe is above 1"),
     ],
@@ -152,12 +153,26 @@ def test_promises_that_contradict_each_other_are_refused(memory: str, why: str) 
 def test_enforcers_are_known_and_named_once() -> None:
     assert read_rule(f"{TS4}, memory: {{enforce: []}}").memory.enforce == ()
     assert only(refused_rules(f"{TS4}, memory: {{enforce: [drivr]}}")) == (
-        "rules[0].memory.enforce[0]: 'drivr' is unknown; did you mean 'driver'? Allowed: driver, mps, mig, watch"
+        "rules[0].memory.enforce[0]: 'drivr' is unknown; did you mean 'driver'? Allowed: mig, driver, mps, watch"
     )
     assert only(refused_rules(f"{TS4}, memory: {{enforce: [watch, driver, watch]}}")) == (
         "rules[0].memory.enforce[2]: watch is already in the list, at enforce[0]; remove one of them"
     )
     assert "allowed: mps" in only(refused_rules(f"{TS4}, compute: {{enforce: [driver]}}"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "why"),
+    [
+        (TS4, "mps", "only clients of an MPS daemon are held by it, and this rule has another strategy"),
+        (TS4, "mig", "the slices are not MIG devices"),
+        ("strategy: mig, slices: 2", "mig", "the slices share an instance, and that holds them only together"),
+        ("strategy: mig, slices: 2", "driver", "the driver takes no limits for MIG devices"),
+    ],
+)
+def test_an_enforcer_that_cannot_hold_such_slices_is_worth_a_warning(rule: str, name: str, why: str) -> None:
+    (warning,) = read_rules(f"{rule}, memory: {{enforce: [{name}, watch]}}").warnings
+    assert f"rules[0].memory.enforce: {name} has no effect: {why}" in warning
 
 
 @pytest.mark.parametrize("value", ["yes", "no", "on", "True", "TRUE", "'true'", "1", "null", "[true]"])

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sharer.core.means import WATCHING, made_by, why_without_effect
 from sharer.core.policy import (
     Auto,
     Comparison,
@@ -44,7 +45,8 @@ def sharings() -> st.SearchStrategy[Sharing]:
 
 
 @st.composite
-def memories(draw: st.DrawFn, whole: bool) -> MemoryPolicy:
+def memories(draw: st.DrawFn, sharing: Sharing) -> MemoryPolicy:
+    strategy, whole = made_by(sharing)
     limit: st.SearchStrategy[Auto | int | None] = st.sampled_from([Auto.AUTO, None])
     memory = MemoryPolicy(
         limit=draw(limit if whole else limit | amounts),
@@ -57,9 +59,11 @@ def memories(draw: st.DrawFn, whole: bool) -> MemoryPolicy:
         on_exceed=draw(st.sampled_from(OnExceed)),
         evict_after_s=draw(durations),
     )
-    holds = memory.limit is not None and {"driver", "mps", "mig"} & set(memory.enforce)
+    holds = memory.limit is not None and any(
+        name not in WATCHING and why_without_effect(name, strategy, whole=whole) is None for name in memory.enforce
+    )
     guards = memory.limit is not None and memory.oversubscribe == 1
-    return replace(memory, required=memory.required and bool(holds), guarantee=memory.guarantee and guards)
+    return replace(memory, required=memory.required and holds, guarantee=memory.guarantee and guards)
 
 
 @st.composite
@@ -76,7 +80,7 @@ def rules(draw: st.DrawFn) -> Rule:
         ),
         resource=draw(st.none() | names),
         sharing=sharing,
-        memory=draw(memories(isinstance(sharing, Exclusive) or sharing == Mig(replicas=1))),
+        memory=draw(memories(sharing)),
         compute=ComputePolicy(
             percent=draw(percents) if is_mps else None, enforce=draw(st.sampled_from([("mps",), ()]))
         ),

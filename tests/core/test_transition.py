@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 
 from sharer.core.device_id import DeviceId
 from sharer.core.errors import RequestError
-from sharer.core.evidence import CheckpointEntry, CheckpointReading, Evidence, Holder, ListReading, SliceKey
-from sharer.core.ledger import Entry, Ledger, State
+from sharer.core.evidence import (
+    CheckpointEntry,
+    CheckpointReading,
+    Evidence,
+    GpuProcess,
+    Holder,
+    ListReading,
+    ProcessReading,
+    SliceKey,
+)
+from sharer.core.ledger import Entry, Ledger, Remnant, State
 from sharer.core.plan import Plan, make_plan
 from sharer.core.policy import Auto, ComputePolicy, Exclusive, MemoryPolicy, Mps, Policy
 from sharer.core.quantities import MIB
@@ -243,3 +252,36 @@ def test_a_quarantined_slice_counts_like_a_held_one() -> None:
     )
     assert key(0, 40960) in listing.ids
     assert listing.ids[key(0, 40960)].withdrawn_s is None
+
+
+def test_a_listing_is_settled_when_time_and_further_readings_change_nothing() -> None:
+    """Whoever lists 65,000 slices need not work it out again and again."""
+    wanted = plan(time_slicing(4))
+    assert not step(Listing(), wanted, ledger(readings=0), 0.0, patience_s=PATIENCE_S).is_settled, (
+        "nothing was read yet"
+    )
+    assert not step(Listing(), wanted, ledger(readings=1), 0.0, patience_s=PATIENCE_S).is_settled
+    assert walk(Listing(), wanted, (0, [key(0, 20480)])).is_settled
+    changed = walk(walk(Listing(), plan(time_slicing(2)), (0, ())), wanted, (10, ()))
+    assert not changed.is_settled, "old slices are on their way out"
+    assert walk(changed, wanted, (41, ()), (42, ()), (45, ())).is_settled
+
+
+def test_a_remnant_counts_once_whatever_it_had_on_the_gpu() -> None:
+    """DESIGN §3: its measured use takes from what may be promised to others."""
+    ghost = Holder(uid="uid-0", namespace="default", pod="old", container="c")
+    left = (Remnant(holder=ghost, since_s=0.0, known=True),)
+    entries = {key(n, 20480): Entry(state=State.HELD, owner=HOLDER, remnants=left) for n in range(2)}
+    process = GpuProcess(
+        pid=7,
+        gpu_uuid=gpu_uuid(0),
+        used_bytes=20480 * MIB,
+        command="x",
+        uid="uid-0",
+        container_id=None,
+        attributed=True,
+    )
+    evidence = replace(ledger().evidence, processes=ProcessReading(processes=(process,)))
+    haunted = Ledger(entries=entries, evidence=evidence)
+    listing = step(Listing(), plan(time_slicing(4)), haunted, 0.0, patience_s=PATIENCE_S)
+    assert healthy(listing) == [key(n, 20480) for n in range(3)], "80 GiB, of which 20 are haunted"

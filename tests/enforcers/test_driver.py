@@ -20,7 +20,7 @@ def facts(*checked: str, injection: Injection = Injection.CDI) -> NodeFacts:
 
 
 def env(node: NodeFacts, *texts: str) -> dict[str, str]:
-    edits = DriverEnforcer().edits(make_grant(map(DeviceId.parse, texts)), node)
+    edits = DriverEnforcer.edits(make_grant(map(DeviceId.parse, texts)), node)
     assert edits == ContainerEdits(env=edits.env), "it gives variables only"
     return dict(edits.env)
 

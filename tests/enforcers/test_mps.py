@@ -26,7 +26,7 @@ def facts(**pipes: str | None) -> NodeFacts:
 
 
 def edits(node: NodeFacts, *texts: str) -> ContainerEdits:
-    return MpsEnforcer().edits(make_grant(map(DeviceId.parse, texts), node.devices), node)
+    return MpsEnforcer.edits(make_grant(map(DeviceId.parse, texts), node.devices), node)
 
 
 def limits_mib(given: ContainerEdits) -> dict[str, int]:

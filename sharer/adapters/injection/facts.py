@@ -18,10 +18,10 @@ from sharer.adapters.injection.slice_specs import SliceSpecFiles
 from sharer.adapters.injection.spec_dirs import Names, SpecDirs
 from sharer.core.device_id import DeviceId
 from sharer.core.edits import DeviceFacts, Injection, NodeFacts, OptIns
+from sharer.core.enforcer import Editor
 from sharer.core.errors import NodeError, RequestError
 from sharer.core.injection import choose_injection, injection_warnings, opt_in_names, slice_variables
 from sharer.core.inventory import Inventory, MigDevice, PhysicalGpu
-from sharer.core.ports import Enforcer
 
 DEFAULT_CDI_DIRS = ("/etc/cdi", "/var/run/cdi")  # on the host; the default of containerd and CRI-O
 MAX_SLICES = 2048  # a runtime reads every spec again for each container: above some 0.7 MB that is felt
@@ -43,7 +43,7 @@ class InjectionFacts:
         paths: HostPaths,
         requested: tuple[Injection, ...] | None = None,
         *,
-        enforcers: Sequence[Enforcer] = (),
+        enforcers: Sequence[Editor] = (),
         cdi_dirs: Sequence[Path] | None = None,
         cdi_kind: str = "nvidia.com/gpu",
         opt_ins: OptIns | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,10 +12,12 @@ from sharer.adapters.nvml.calls import Calls, NvmlCallError
 from sharer.adapters.nvml.discovery import look
 from sharer.adapters.nvml.faults import Faults
 from sharer.adapters.nvml.library import InstalledLibrary, LibrarySource
+from sharer.adapters.nvml.limits import answer_all
 from sharer.adapters.nvml.processes import read_processes
 from sharer.adapters.nvml.session import Session, explain
 from sharer.adapters.nvml.topology import read_topology
 from sharer.adapters.nvml.worker import Worker
+from sharer.core.enforcer import LimitAnswer, LimitQuestion
 from sharer.core.errors import NodeError
 from sharer.core.inventory import Inventory, Topology
 from sharer.core.ports import GpuSigns, RawProcesses, XidEvent
@@ -75,6 +77,10 @@ class NvmlDriver:
         """What runs on the GPUs now, by the host's PIDs. Raises NodeError as `discover` does."""
         return self._ask(read_processes)
 
+    def limits(self, questions: Sequence[LimitQuestion], *, within_s: float | None = None) -> list[LimitAnswer]:
+        """Read memory limits of cgroups, or set them and read them back. See `core.enforcer.MemoryLimits`."""
+        return self._ask(lambda session: answer_all(session, questions), within_s=within_s) if questions else []
+
     def wait_for_xid(self, timeout_s: float) -> XidEvent | None:
         """The next XID; None after the timeout, or when NVML is closed meanwhile. Waits in the caller's thread.
 
@@ -90,8 +96,8 @@ class NvmlDriver:
         self._worker.run(self._close)
         self._worker.stop()
 
-    def _ask(self, question: Callable[[Session], T], *, fresh: bool = False) -> T:
-        return self._worker.run(lambda: self._in_session(question, fresh=fresh))
+    def _ask(self, question: Callable[[Session], T], *, fresh: bool = False, within_s: float | None = None) -> T:
+        return self._worker.run(lambda: self._in_session(question, fresh=fresh), within_s=within_s)
 
     # All below is done in the worker.
 

@@ -63,12 +63,14 @@ class Worker:
         self._job: _Job[object] | None = None
         self._call: _Call | None = None
 
-    def run(self, work: Callable[[], T]) -> T:
+    def run(self, work: Callable[[], T], *, within_s: float | None = None) -> T:
         """Do `work` in the thread, give back what it gives, raise what it raises.
 
-        Raises NodeError while NVML does not answer: at the deadline of the call that hangs, or at once.
+        Raises NodeError while NVML does not answer: at the deadline of the call that hangs, or at once; and, with
+        `within_s`, when all of it, with the jobs before it, takes longer than that.
         """
         job = _Job(work)
+        end_s = None if within_s is None else time.monotonic() + within_s
         with self._changed:
             self._refuse_if_hanging()  # before: the queue must not grow for as long as NVML hangs
             self._jobs.append(job)  # type: ignore[arg-type]  # a queue of jobs with any outcome
@@ -78,9 +80,12 @@ class Worker:
                 while not job.done:
                     call = self._call
                     left_s = self._deadline_s if call is None else call.seconds_left(time.monotonic())
+                    if end_s is not None:
+                        left_s = min(left_s, end_s - time.monotonic())
                     self._changed.wait(max(left_s, 0.0))
                     if not job.done:
                         self._refuse_if_hanging()
+                        self._refuse_if_late(end_s, within_s)
             except BaseException:
                 job.given_up = True
                 raise
@@ -119,6 +124,12 @@ class Worker:
         reason = self.hanging()
         if reason is not None:
             raise NodeError(reason)
+
+    def _refuse_if_late(self, end_s: float | None, within_s: float | None) -> None:
+        if end_s is not None and time.monotonic() >= end_s:
+            call = self._call
+            busy = "it is between two calls" if call is None else f"{call.function} is running"
+            raise NodeError(f"NVML did not answer within {within_s:g} s; {busy}. It goes on, and can be asked again")
 
     def _start_thread(self) -> None:
         self._stopping = False

@@ -210,6 +210,8 @@ def test_both_libraries_have_the_same_functions() -> None:
         ("nvmlFieldValue_t", pynvml.c_nvmlFieldValue_t),
         ("nvmlGpuInstanceInfo_t", pynvml.c_nvmlGpuInstanceInfo_t),
         ("nvmlGpuInstanceProfileInfo_v2_t", pynvml.c_nvmlGpuInstanceProfileInfo_v2_t),
+        ("nvmlSetMemoryLimits_v1_t", pynvml.c_nvmlSetMemoryLimits_v1_t),
+        ("nvmlGetMemoryLimits_v1_t", pynvml.c_nvmlGetMemoryLimits_v1_t),
         ("nvmlProcessInfo_v1_t", FirstVersion),
         ("nvmlProcessInfo_v2_t", pynvml.c_nvmlProcessInfo_v3_t),
         *((f"struct {struct.__name__.removeprefix('C').lower()}", struct) for struct in STRUCTS),

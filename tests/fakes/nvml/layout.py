@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctypes import Structure, c_char, c_int32, c_uint8, c_uint32, c_uint64
 
 MAX_GPUS, MAX_MIGS, MAX_LINKS, MAX_PROCESSES = 64, 16, 36, 64
-MAX_FAULTS, MAX_EVENTS, MAX_COUNTERS = 64, 256, 4096
+MAX_FAULTS, MAX_EVENTS, MAX_COUNTERS, MAX_LIMITS = 64, 256, 4096, 4096
 LINK_DOWN, LINK_TO_SWITCH = -1, -2
 _UUID = _NAME = c_char * 96
 _FUNCTION = c_char * 64
@@ -102,6 +102,20 @@ class CCounter(Structure):
     _fields_ = (("function", _FUNCTION), ("uuid", _UUID), ("calls", c_uint64))
 
 
+class CLimit(Structure):
+    """struct limit"""
+
+    _fields_ = (
+        ("path", c_char * 512),
+        ("inode", c_uint64),
+        ("soft", c_uint64),
+        ("hard", c_uint64),
+        ("used", c_uint64),
+        ("slot", c_uint32),
+        ("padding", c_uint32),
+    )
+
+
 class CNode(Structure):
     """struct node, without the lock at its end"""
 
@@ -112,6 +126,8 @@ class CNode(Structure):
         ("gpu_count", c_uint32),
         ("fault_count", c_uint32),
         ("counter_count", c_uint32),
+        ("limit_backend", c_uint32),
+        ("limit_count", c_uint32),
         ("padding", c_uint32),
         ("event_count", c_uint64),
         ("order", c_uint32 * MAX_GPUS),
@@ -119,8 +135,9 @@ class CNode(Structure):
         ("faults", CFault * MAX_FAULTS),
         ("events", CEvent * MAX_EVENTS),
         ("counters", CCounter * MAX_COUNTERS),
+        ("limits", CLimit * MAX_LIMITS),
         ("gpus", CGpu * MAX_GPUS),
     )
 
 
-STRUCTS = (CMig, CProcess, CGpu, CFault, CEvent, CCounter)
+STRUCTS = (CMig, CProcess, CGpu, CFault, CEvent, CCounter, CLimit)

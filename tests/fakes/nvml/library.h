@@ -4,6 +4,7 @@
  *
  * session.c  handles, and the way into each function     devices.c  what a GPU is, its links and processes
  * mig.c      MIG devices                                 events.c   XID events
+ * limits.c   memory limits of cgroups
  */
 #ifndef LIBRARY_H
 #define LIBRARY_H

@@ -12,12 +12,16 @@
 #define MAX_FAULTS 64
 #define MAX_EVENTS 256
 #define MAX_COUNTERS 4096
+#define MAX_LIMITS 4096
+#define LIMIT_PATH_SIZE 512
 #define UUID_SIZE 96
 #define NAME_SIZE 96
 #define FUNCTION_SIZE 64
 
 #define LINK_DOWN -1
 #define LINK_TO_SWITCH -2
+
+enum { NO_LIMITS, LIMITS_BY_DMEM, LIMITS_BY_MISC };
 
 struct mig {
     char uuid[UUID_SIZE];
@@ -63,17 +67,25 @@ struct counter {
     uint64_t calls;
 };
 
+struct limit {
+    char path[LIMIT_PATH_SIZE]; /* of the cgroup */
+    uint64_t inode;             /* of its folder; 0: unused */
+    uint64_t soft, hard, used;
+    uint32_t slot, padding;
+};
+
 struct node {
     uint32_t changes; /* futex: faults, GPUs or events changed */
     uint32_t calls;   /* futex: something was called */
     char driver_version[NAME_SIZE]; /* "" where there is none */
-    uint32_t gpu_count, fault_count, counter_count, padding;
+    uint32_t gpu_count, fault_count, counter_count, limit_backend, limit_count, padding;
     uint64_t event_count;
     uint32_t order[MAX_GPUS]; /* slots, as a new session finds them */
     uint8_t ancestors[MAX_GPUS][MAX_GPUS];
     struct fault faults[MAX_FAULTS];
     struct event events[MAX_EVENTS]; /* a ring */
     struct counter counters[MAX_COUNTERS];
+    struct limit limits[MAX_LIMITS];
     struct gpu gpus[MAX_GPUS];
     pthread_mutex_t lock; /* robust: a process that is killed while it holds it harms nobody; last, as only C knows it */
 };
@@ -86,6 +98,10 @@ void node_unlock(struct node *node);
 void node_ring(uint32_t *bell);                                    /* wake all who wait at the bell */
 void node_wait(uint32_t *bell, uint32_t seen, int64_t timeout_ms); /* until it rings, or has since `seen`; -1: for ever */
 int64_t node_now_ms(void);
+
+/* With the lock held. */
+int node_set_limit(struct node *of, uint32_t slot, const char *path, uint64_t soft, uint64_t hard, uint64_t total);
+void node_use(struct node *of, uint32_t slot, const char *path, uint64_t used);
 
 /* Count a call of a function about these UUIDs (or NULL) and let the faults work on it: 0, or what it has to return. */
 int node_enter(struct node *node, const char *function, const char *uuid, const char *parent_uuid);

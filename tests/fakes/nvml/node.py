@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import shutil
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from sharer.adapters.nvml import InstalledLibrary
 from sharer.simulation.hardware import GpuSteering, SimulatedGpu, SimulatedMig, SimulatedXid, common_ancestor
+from sharer.simulation.memory_limits import LimitBackend, LimitEntry, is_alive
 from tests.fakes.nvml.build import NAME, build
 from tests.fakes.nvml.layout import LINK_DOWN, LINK_TO_SWITCH, MAX_EVENTS, MAX_GPUS, CFault, CGpu, CMig, CNode, CProcess
 
@@ -30,9 +31,10 @@ class InstalledGpus(GpuSteering):
         driver_version: str | None = "580.95.05",
         missing: Collection[str] = (),
         installed: bool = True,
+        limit_backend: LimitBackend = LimitBackend.NONE,
     ) -> None:
         """With these GPUs, and without the functions that `missing` names. `installed=False`: until `install()`."""
-        super().__init__(gpus, driver_version=driver_version)
+        super().__init__(gpus, driver_version=driver_version, limit_backend=limit_backend)
         self.path = folder / NAME  # for --driver-library
         self._missing = missing
         self._c = _helpers()
@@ -42,6 +44,7 @@ class InstalledGpus(GpuSteering):
         if not self._address:
             raise OSError(f"{self._scratch / 'node'} cannot be made")
         self._node = CNode.from_address(self._address)
+        self._node.limit_backend = limit_backend
         self._slots: dict[str, int] = {}
         self._published: dict[str, SimulatedGpu] = {}
         self._publish()
@@ -84,6 +87,25 @@ class InstalledGpus(GpuSteering):
             if left_ms <= 0:
                 raise TimeoutError(f"{function} was called {self.calls(function)} times, not {count}")
             self._c.node_wait(ctypes.byref(self._node, CNode.calls.offset), seen, left_ms)
+
+    def _limit_entries(self, uuid: str) -> Mapping[str, LimitEntry]:
+        with self._locked():
+            slot = self._slot(uuid)
+            found = [
+                (one.path.decode(), LimitEntry(one.inode, one.soft, one.hard, one.used))
+                for one in self._node.limits[: self._node.limit_count]
+                if one.inode and one.slot == slot
+            ]
+        return {path: entry for path, entry in found if is_alive(path, entry.inode)}
+
+    def _set_limit(self, uuid: str, path: str, soft_bytes: int, hard_bytes: int, total_bytes: int) -> int:
+        with self._locked():
+            arguments = (self._slot(uuid), path.encode(), soft_bytes, hard_bytes, total_bytes)
+            return int(self._c.node_set_limit(self._address, *arguments))
+
+    def _set_used(self, uuid: str, path: str, used_bytes: int) -> None:
+        with self._locked():
+            self._c.node_use(self._address, self._slot(uuid), path.encode(), used_bytes)
 
     def _publish(self) -> None:
         with self._locked():
@@ -204,6 +226,9 @@ def _helpers() -> ctypes.CDLL:
     c.node_detach.argtypes = c.node_lock.argtypes = c.node_unlock.argtypes = [ctypes.c_void_p]
     c.node_ring.argtypes = [ctypes.c_void_p]
     c.node_wait.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int64]
+    amount = ctypes.c_uint64
+    c.node_set_limit.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, amount, amount, amount]
+    c.node_use.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, amount]
     c.fake_sizeof.restype = ctypes.c_uint64
     c.fake_sizeof.argtypes = [ctypes.c_char_p]
     return c

@@ -188,6 +188,9 @@ uint64_t fake_sizeof(const char *name)
     SIZE(struct fault);
     SIZE(struct event);
     SIZE(struct counter);
+    SIZE(struct limit);
+    SIZE(nvmlSetMemoryLimits_v1_t);
+    SIZE(nvmlGetMemoryLimits_v1_t);
 #undef SIZE
     return strcmp(name, "struct node up to its lock") == 0 ? offsetof(struct node, lock) : 0;
 }

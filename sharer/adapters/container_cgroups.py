@@ -1,0 +1,290 @@
+"""The cgroups of pods and of their containers: where they are, which container each belongs to, when they come and go.
+
+Which container a cgroup is of, its own mounts say: the kubelet mounts a file of each container, for its last words, at
+`…/pods/<UID>/containers/<name>/…` (terminationMessagePath, set unless a pod's author clears it). The kernel shows that
+in `/proc/PID/mountinfo` some milliseconds before the first instruction, to any root, whatever the runtime. Only within
+a pod could its author feign it, with a hostPath mount of just such a file; two answers are therefore none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from sharer.core.cgroup_names import container_id, is_class, is_kubelet, is_kubepods, pod_uid
+from sharer.core.errors import NodeError
+from sharer.core.limits import ContainerCgroup, PodCgroup
+from sharer.core.ports import Watcher
+
+MAX_DEPTH = 4  # of the kubepods folder below the root: /kubelet.slice/kubelet-kubepods.slice
+SCRATCH = "sharer-check"
+SOON_S = 0.004  # until a new container is asked for its name again; some 15 ms after its cgroup it has one
+_GONE = (errno.ENOENT, errno.ENODEV)  # of a directory that was removed; the second from a file that was open
+_RECORD = re.compile(r"/pods/(?P<uid>[0-9a-f-]{32,36})/containers/(?P<name>[a-z0-9]([a-z0-9-]*[a-z0-9])?)/[^/ ]+")
+
+
+class CgroupTree:
+    """The cgroup tree as this process sees the host's. Implements core.enforcer.ContainerCgroups."""
+
+    def __init__(
+        self, root: Path, proc_root: Path, watcher: Watcher, *, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`root` is where the host's /sys/fs/cgroup is seen, `proc_root` where its /proc is."""
+        self._root, self._proc_root = str(root), str(proc_root)
+        self._watcher = watcher
+        self._now_s = now_s
+        self._known_trees: list[str] = []
+        self._lock = threading.Lock()  # of the two below
+        self._names: dict[str, str] = {}  # by path; a container's name does not change
+        self._nameless: dict[str, tuple[float, float]] = {}  # by path: when it was first looked at, when it is next
+
+    def read(self, uids: Collection[str] | None = None) -> Mapping[str, PodCgroup]:
+        """The cgroups of these pods; None: of all. Raises NodeError if they cannot be read."""
+        try:
+            found = {uid: path for uid, path in self._pods() if uids is None or uid in uids}
+            pods = {
+                uid: PodCgroup(uid=uid, path=path, containers=self._containers(path, uid))
+                for uid, path in found.items()
+            }
+        except OSError as error:
+            raise _unreadable(error) from error
+        if uids is None:
+            self._forget({one.path for pod in pods.values() for one in pod.containers})
+        return pods
+
+    def follow(self, changed: Callable[[str], None]) -> None:
+        """Call `changed` with a pod's UID, on the watcher's thread, when its folder, or one in it, comes or goes."""
+        _Followed(self._roots_or_none, self._root, self._watcher, changed).start()
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[str]:
+        """An empty cgroup where a pod's would be. Raises NodeError that says what is in the way."""
+        if not os.path.exists(f"{self._root}/cgroup.controllers"):
+            raise NodeError(
+                f"the driver's limits need cgroup v2, and {self._root} is of version 1 or a mixture of both"
+            )
+        path = f"{(self.roots() or (self._root,))[0]}/{SCRATCH}"
+        try:
+            with contextlib.suppress(FileExistsError):  # an earlier run was killed here
+                os.mkdir(path)
+        except OSError as error:
+            raise NodeError(
+                f"the cgroup {path} cannot be made ({os.strerror(error.errno or 0)}): the agent must run as root and"
+                " have the host's /sys/fs/cgroup mounted writable"
+            ) from error
+        try:
+            yield path
+        finally:
+            with contextlib.suppress(OSError):  # it harms nobody, and the next check takes it over
+                os.rmdir(path)
+
+    def below(self, path: str) -> tuple[str, ...] | None:
+        """The cgroups directly below one; None: it does not exist. Raises NodeError."""
+        try:
+            return tuple(f"{path}/{name}" for name in _folders(path)) if os.path.isdir(path) else None
+        except OSError as error:
+            raise _unreadable(error) from error
+
+    def roots(self) -> tuple[str, ...]:
+        """The kubepods folders, each before the folders of its classes. Raises NodeError."""
+        try:
+            return tuple(self._roots())
+        except OSError as error:
+            raise _unreadable(error) from error
+
+    def _roots(self) -> Iterator[str]:
+        for tree in self._trees():
+            yield tree
+            yield from (f"{tree}/{name}" for name in _folders(tree) if is_class(name))
+
+    def _roots_or_none(self) -> tuple[str, ...]:
+        """For the watcher, to which "not readable just now" is no news."""
+        try:
+            return tuple(self._roots())
+        except OSError:
+            return ()
+
+    def _trees(self) -> list[str]:
+        """The kubepods folders of the hierarchy that names containers: cgroup2's if pods are in it, else one of v1."""
+        if not self._known_trees or not all(map(os.path.isdir, self._known_trees)):
+            self._known_trees = self._find_trees()
+        return self._known_trees
+
+    def _find_trees(self) -> list[str]:
+        for unified in (self._root, f"{self._root}/unified"):
+            if os.path.exists(f"{unified}/cgroup.controllers") and (found := list(_kubepods(unified))):
+                return found
+        for controller in ("systemd", "pids", "memory", "cpu"):
+            if found := list(_kubepods(f"{self._root}/{controller}")):
+                return found
+        return []
+
+    def _pods(self) -> Iterator[tuple[str, str]]:
+        for root in self._roots():
+            for name in _folders(root):
+                if (uid := pod_uid(name)) is not None:
+                    yield uid, f"{root}/{name}"
+
+    def _containers(self, pod: str, uid: str) -> tuple[ContainerCgroup, ...]:
+        found = []
+        for folder in _folders(pod):
+            if (own_id := container_id(folder)) is not None:
+                path = f"{pod}/{folder}"
+                inner = _inner(path)
+                name = self._name(path, inner, uid)
+                found.append(ContainerCgroup(container_id=own_id, path=path, inner=inner, name=name))
+        return tuple(found)
+
+    def _name(self, path: str, inner: str | None, uid: str) -> str | None:
+        """The container's name by its own record, looked up until there is one: a sandbox has none, ever."""
+        now_s = self._now_s()
+        with self._lock:
+            if path in self._names:
+                return self._names[path]
+            first_s, next_s = self._nameless.get(path, (now_s, now_s))
+        if now_s < next_s:
+            return None
+        name = self._recorded_name(inner or path, uid)
+        with self._lock:
+            self._nameless.pop(path, None)
+            if name is not None:
+                self._names[path] = name
+            else:
+                self._nameless[path] = (first_s, now_s + max(SOON_S, (now_s - first_s) / 2))
+        return name
+
+    def _recorded_name(self, cgroup: str, uid: str) -> str | None:
+        names: set[str] = set()
+        for pid in (_read(f"{cgroup}/cgroup.procs") or b"").split()[:1]:  # its processes share a mount namespace
+            mounts = _read(f"{self._proc_root}/{pid.decode()}/mountinfo") or b""
+            for line in mounts.decode(errors="replace").splitlines():
+                fields = line.split(" ", 5)
+                found = _RECORD.search(fields[3]) if len(fields) > 4 else None
+                if found is not None and found["uid"] == uid and found.end() == len(fields[3]):
+                    names.add(found["name"])
+        return names.pop() if len(names) == 1 else None
+
+    def _forget(self, paths: set[str]) -> None:
+        with self._lock:
+            self._names = {path: name for path, name in self._names.items() if path in paths}
+            self._nameless = {path: times for path, times in self._nameless.items() if path in paths}
+
+
+class _Followed:
+    """What is watched: the folders that pods come in, and each pod's own. For the watcher's thread, but for `start`."""
+
+    def __init__(
+        self, roots: Callable[[], tuple[str, ...]], top: str, watcher: Watcher, changed: Callable[[str], None]
+    ) -> None:
+        self._roots, self._top, self._watcher, self._changed = roots, top, watcher, changed
+        self._ends: dict[str, Callable[[], None]] = {}  # by folder: what ends its subscription
+        self._seen: dict[str, object] = {}  # by pod's folder: what it was like last time
+
+    def start(self) -> None:
+        self._watcher.subscribe(self._top, self._look_for_roots)  # called soon, and every second: they may come later
+
+    def _look_for_roots(self) -> None:
+        for root in self._roots():
+            if root not in self._ends:
+                self._ends[root] = self._watcher.subscribe(root, partial(self._look_for_pods, root))
+                self._look_for_pods(root)
+
+    def _look_for_pods(self, root: str) -> None:
+        now = {f"{root}/{name}": uid for name in _names(root) if (uid := pod_uid(name)) is not None}
+        before = {path for path in self._ends if path.rpartition("/")[0] == root and pod_uid(_last(path)) is not None}
+        for path in before - now.keys():
+            self._ends.pop(path)()
+            self._seen.pop(path, None)
+            self._changed(pod_uid(_last(path)) or "")
+        for path in now.keys() - before:
+            self._ends[path] = self._watcher.subscribe(path, partial(self._look_into, path, now[path]))
+            self._look_into(path, now[path])
+
+    def _look_into(self, path: str, uid: str) -> None:
+        """A container may have come or gone. Their number is enough: one starts again half a second later."""
+        before, self._seen[path] = self._seen.get(path), _signature(path)
+        if self._seen[path] != before:
+            self._changed(uid)
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _unreadable(error: OSError) -> NodeError:
+    return NodeError(f"the cgroups of containers cannot be read: {error.filename}: {os.strerror(error.errno or 0)}")
+
+
+def _signature(path: str) -> object:
+    """What changes when a folder comes or goes: their number, where a file system counts it in the links."""
+    try:
+        links = os.stat(path).st_nlink
+    except OSError:
+        return None
+    return links if links > 1 else tuple(_names(path))
+
+
+def _inner(cgroup: str) -> str | None:
+    """The one cgroup below that holds every process of a container; None: they are in its own, or in several."""
+    deeper = None
+    below = _folders(cgroup)
+    while below and not (_read(f"{cgroup}/cgroup.procs") or b"").strip():
+        inhabited = [name for name in below if _is_populated(f"{cgroup}/{name}")]
+        if len(inhabited) != 1:
+            break
+        cgroup = deeper = f"{cgroup}/{inhabited[0]}"
+        below = _folders(cgroup)
+    return deeper
+
+
+def _is_populated(cgroup: str) -> bool:
+    events = _read(f"{cgroup}/cgroup.events")
+    return b"populated 1" in events if events is not None else bool((_read(f"{cgroup}/cgroup.procs") or b"").strip())
+
+
+def _kubepods(folder: str, depth: int = MAX_DEPTH) -> Iterator[str]:
+    """Every kubepods folder of a hierarchy; none below another. Deeper than one level only below the kubelet's own."""
+    for name in _folders(folder):
+        if is_kubepods(name):
+            yield f"{folder}/{name}"
+        elif depth > 1 and (depth == MAX_DEPTH or is_kubelet(name)):
+            yield from _kubepods(f"{folder}/{name}", depth - 1)
+
+
+def _read(path: str) -> bytes | None:
+    """A small file's content; None: there is none, or not any more."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+    except OSError as error:
+        if error.errno in (*_GONE, errno.ESRCH):
+            return None
+        raise
+
+
+def _names(path: str) -> list[str]:
+    """As `_folders`; what cannot be read is empty."""
+    try:
+        return _folders(path)
+    except OSError:
+        return []
+
+
+def _folders(path: str) -> list[str]:
+    """The names of the folders in a folder, sorted; none: it is not there, or not any more."""
+    try:
+        if os.stat(path).st_nlink == 2:  # its own name and "."; each folder in it would add its ".."
+            return []
+        with os.scandir(path) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError as error:
+        if error.errno in (*_GONE, errno.ENOTDIR):
+            return []
+        raise

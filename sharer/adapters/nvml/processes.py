@@ -1,0 +1,173 @@
+"""Which processes NVML sees on which GPU or MIG device.
+
+There are three lists a GPU (compute, graphics, MPS clients) and three versions of each function: the newest that the
+driver has is asked, and only the first version has no MIG instance in its entries. A process may be in two lists, with
+the same memory. PIDs are the host's, or unknown: 0 and 4294967295 occur (gpu-limits §4).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pynvml
+
+from sharer.adapters.nvml.calls import FUNCTION_NOT_FOUND, INVALID_ARGUMENT, NOT_FOUND, Calls, Handle, NvmlCallError
+from sharer.adapters.nvml.session import Session
+from sharer.core.ports import RawProcess, RawProcesses
+
+ROOM = 32  # entries of the first try; a GPU with more takes a second one
+TRIES = 5  # processes may start between the driver's "this many" and our next call
+MAX_MIG_DEVICES = 64  # as in discovery: bounds the walk if the driver answers nonsense
+_LISTS = ("Compute", "Graphics", "MPSCompute")
+_INSUFFICIENT_SIZE = 7
+_NO_PIDS = (0, 0xFFFFFFFF)
+_NO_INSTANCE = 0xFFFFFFFF
+_NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF
+
+
+class FirstVersion(ctypes.Structure):
+    """nvmlProcessInfo_v1_t, which pynvml has not any more."""
+
+    _fields_ = (("pid", ctypes.c_uint), ("usedGpuMemory", ctypes.c_ulonglong))
+
+
+_VERSIONS: Sequence[tuple[str, type[ctypes.Structure]]] = (
+    ("_v3", pynvml.c_nvmlProcessInfo_v3_t),
+    ("_v2", pynvml.c_nvmlProcessInfo_v2_t),
+    ("", FirstVersion),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """An entry of a list."""
+
+    pid: int | None
+    used_bytes: int | None
+    instance: tuple[int, int] | None  # GPU instance and compute instance; None: not told, or none
+
+
+@dataclass(frozen=True, slots=True)
+class _Mig:
+    uuid: str
+    handle: Handle
+    instance: tuple[int, int] | None
+
+
+def read_processes(session: Session) -> RawProcesses:
+    """The processes on every GPU that can be asked. In the worker."""
+    processes: list[RawProcess] = []
+    asked: set[str] = set()
+    for gpu in session.gpus():
+        if gpu.handle is not None and gpu.uuid is not None:
+            try:
+                by_device = _by_device(session.calls, gpu.handle, gpu.uuid)
+            except NvmlCallError:
+                continue  # lost, or one that has no process lists: what runs on it is not known
+            asked |= by_device.keys()
+            for uuid, entries in by_device.items():
+                processes += _on(uuid, entries)
+    return RawProcesses(processes=tuple(processes), asked=frozenset(asked))
+
+
+def _by_device(calls: Calls, handle: Handle, uuid: str) -> dict[str, list[_Entry]]:
+    """What is on a GPU, or on each of its MIG devices, by UUID. Raises NvmlCallError."""
+    migs = _mig_devices(calls, handle)
+    if migs is None:
+        return {uuid: _entries(calls, handle)}
+    try:
+        entries = _entries(calls, handle)
+    except NvmlCallError as error:
+        if error.gpu_lost:
+            raise
+        entries = None  # all instances at once need more rights than each by itself
+    if entries is None or any(entry.instance is None for entry in entries):
+        return {mig.uuid: _entries(calls, mig.handle) for mig in migs}
+    uuids = {mig.instance: mig.uuid for mig in migs}
+    found: dict[str, list[_Entry]] = {one: [] for one in (uuid, *uuids.values())}
+    for entry in entries:
+        found[uuids.get(entry.instance, uuid)].append(entry)
+    return found
+
+
+def _mig_devices(calls: Calls, handle: Handle) -> list[_Mig] | None:
+    """The MIG devices of a GPU; None: it is not in MIG mode. Raises NvmlCallError if not all of them can be told."""
+    try:
+        if calls.mig_mode(handle) != 1:
+            return None
+    except NvmlCallError as error:
+        if error.optional:
+            return None
+        raise
+    found = []
+    for index in range(min(calls.max_mig_devices(handle), MAX_MIG_DEVICES)):
+        try:
+            mig = calls.mig_device(handle, index)
+            instance = calls.gpu_instance_id(mig), calls.compute_instance_id(mig)
+            found.append(_Mig(calls.uuid(mig), mig, instance))
+        except NvmlCallError as error:
+            if error.code not in (NOT_FOUND, INVALID_ARGUMENT):  # a gap, or one that was deleted
+                raise
+    return found
+
+
+def _entries(calls: Calls, handle: Handle) -> list[_Entry]:
+    """Everything in the three lists. A driver without one of them has nothing to put into it, but for compute."""
+    found = []
+    for name in _LISTS:
+        try:
+            found += _list(calls, handle, name)
+        except NvmlCallError as error:
+            if name == _LISTS[0] or not error.optional:
+                raise
+    return found
+
+
+def _list(calls: Calls, handle: Handle, name: str) -> list[_Entry]:
+    for suffix, struct in _VERSIONS:
+        function = f"nvmlDeviceGet{name}RunningProcesses{suffix}"
+        try:
+            return calls.ask(function, lambda: _fetch(function, handle, struct))  # noqa: B023 - called at once
+        except NvmlCallError as error:
+            if error.code != FUNCTION_NOT_FOUND:
+                raise
+    raise NvmlCallError(f"nvmlDeviceGet{name}RunningProcesses", FUNCTION_NOT_FOUND, "this driver has no such list")
+
+
+def _fetch(function: str, handle: Handle, struct: type[ctypes.Structure]) -> list[_Entry]:
+    """The entries of one list. pynvml's own functions make two calls where one does, and have no first version."""
+    call = pynvml._nvmlGetFunctionPointer(function)
+    room = ROOM
+    for _ in range(TRIES):
+        count, entries = ctypes.c_uint(room), (struct * room)()
+        code = call(handle, ctypes.byref(count), entries)
+        if code != _INSUFFICIENT_SIZE:
+            pynvml._nvmlCheckReturn(code)
+            return [_entry(one) for one in entries[: min(count.value, room)]]
+        room = max(room, count.value) * 2
+    raise pynvml.NVMLError(_INSUFFICIENT_SIZE)
+
+
+def _entry(raw: ctypes.Structure) -> _Entry:
+    instance = getattr(raw, "gpuInstanceId", _NO_INSTANCE), getattr(raw, "computeInstanceId", _NO_INSTANCE)
+    return _Entry(
+        pid=None if raw.pid in _NO_PIDS else raw.pid,
+        used_bytes=None if raw.usedGpuMemory == _NOT_AVAILABLE else raw.usedGpuMemory,
+        instance=None if _NO_INSTANCE in instance else instance,
+    )
+
+
+def _on(uuid: str, entries: Iterable[_Entry]) -> list[RawProcess]:
+    """The processes on one device, each once; those without a PID cannot be told apart and stay as they are."""
+    named: dict[int, RawProcess] = {}
+    nameless = []
+    for entry in entries:
+        if entry.pid is None:
+            nameless.append(RawProcess(pid=None, gpu_uuid=uuid, used_bytes=entry.used_bytes))
+            continue
+        before = named[entry.pid].used_bytes if entry.pid in named else None
+        known = [used_bytes for used_bytes in (before, entry.used_bytes) if used_bytes is not None]
+        named[entry.pid] = RawProcess(pid=entry.pid, gpu_uuid=uuid, used_bytes=max(known, default=None))
+    return [*named.values(), *nameless]

@@ -1,0 +1,115 @@
+"""The kubelet's podresources API: who holds what, in the kubelet's present view (kubelet-contract §12).
+
+Its socket is made anew at every start of the kubelet, by rename; so the file tells which run of the kubelet answers,
+and since when that runs. An old connection would go on asking a kubelet that is gone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from sharer.core.errors import NodeError
+from sharer.core.evidence import Holder, ListReading, SliceKey
+from sharer.kubeletapi import podresources_pb2, podresources_pb2_grpc
+
+DEADLINE_S = 2.0  # a kubelet answers in 2 to 8 ms; whoever asks has other things to do
+MAX_ANSWER_BYTES = 64 * 2**20  # 250 pods with 2,000 slices make 0.2 MB; gRPC's own limit is 4 MiB
+_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),  # a new channel must not inherit an old one's back-off (§16.5)
+    ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
+)
+_RATE_LIMITED = "rejected by rate limit"  # gRPC itself has the same status for an answer that is too large
+
+Identity = tuple[int, int, int]
+"""Device, inode and time of change: inode numbers come back (kubelet-contract §22)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kubelet:
+    """One run of the kubelet, as its socket shows it."""
+
+    socket: Identity
+    started_s: float  # on the monotonic clock
+
+
+class PodResources:
+    """Asks `List`. Implements core.ports.ListSource."""
+
+    def __init__(
+        self,
+        socket: Path,
+        *,
+        deadline_s: float = DEADLINE_S,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`wall_clock` is that of file times: how old a socket is when it is first seen."""
+        self._path = socket
+        self._deadline_s = deadline_s
+        self._clock, self._wall_clock = clock, wall_clock
+        self._serials = itertools.count(1)
+        self._channel: grpc.Channel | None = None
+        self._kubelet: _Kubelet | None = None
+
+    def read(self) -> ListReading:
+        """Who holds what now. Raises NodeError if the kubelet does not say: that is no news, never "nobody"."""
+        kubelet = self._look()
+        if self._channel is None:
+            self._channel = grpc.insecure_channel(f"unix:{self._path}", options=_OPTIONS)
+        lister = podresources_pb2_grpc.PodResourcesListerStub(self._channel)
+        try:
+            answer = lister.List(podresources_pb2.ListPodResourcesRequest(), timeout=self._deadline_s)
+        except grpc.RpcError as error:
+            raise NodeError(f"the kubelet does not list pod resources at {self._path}: {self._why(error)}") from error
+        return _reading(next(self._serials), answer, self._clock() - kubelet.started_s)
+
+    def close(self) -> None:
+        """Let go of the connection; the next reading makes a new one."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def _look(self) -> _Kubelet:
+        """Which run of the kubelet is there. Connects anew if it is another than last time."""
+        try:
+            status = os.stat(self._path)
+        except OSError as error:
+            self.close()
+            raise NodeError(
+                f"the kubelet's socket {self._path} is not there ({os.strerror(error.errno or 0)}): it does not run, or"
+                " the flag --pod-resources-socket names another place than its --root-dir"
+            ) from error
+        socket = (status.st_dev, status.st_ino, status.st_ctime_ns)
+        if self._kubelet is None or self._kubelet.socket != socket:
+            self.close()
+            age_s = max(0.0, self._wall_clock() - status.st_mtime)  # a clock that was set back: it has just started
+            self._kubelet = _Kubelet(socket, self._clock() - age_s)
+        return self._kubelet
+
+    def _why(self, error: grpc.RpcError) -> str:
+        """The reason in words. Anything but the rate limit ends the connection."""
+        details = error.details() or str(error.code())
+        if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _RATE_LIMITED in details:
+            return "other clients use up its rate limit of 100 calls a second"
+        self.close()
+        return details
+
+
+def _reading(serial: int, answer: podresources_pb2.ListPodResourcesResponse, age_s: float) -> ListReading:
+    """One holder per slice. A device on two NUMA nodes has two rows, and a kubelet may repeat a pod."""
+    holders: dict[SliceKey, Holder] = {}
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            holder = Holder(uid=None, namespace=pod.namespace, pod=pod.name, container=container.name)
+            for row in container.devices:
+                for device_id in row.device_ids:
+                    holders.setdefault((row.resource_name, device_id), holder)
+    names = frozenset((pod.namespace, pod.name) for pod in answer.pod_resources)
+    return ListReading(serial=serial, holders=holders, pods=names, kubelet_age_s=age_s)

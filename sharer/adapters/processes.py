@@ -1,0 +1,70 @@
+"""Whose process a PID is, from /proc (runtime-facts §7).
+
+A cgroup path is matched by its tail, never by a prefix: in a private cgroup namespace paths start with `/../..`, and a
+pod of our own QoS class appears without `kubepods` in front. The form with colons is what a runtime makes whose cgroup
+driver is not the kubelet's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+
+from sharer.core.errors import NodeError
+from sharer.core.ports import ProcessIdentity
+
+MAX_COMMAND = 64  # characters of a program's name that are shown
+_POD = re.compile(
+    r"(?:^|[/-])pod(?P<uid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?"
+    r"(?:[/:](?:cri-containerd[-:]|crio[-:]|docker[-:])?(?P<container>[0-9a-f]{64})(?:\.scope)?)?(?=[/:]|$)"
+)
+_DELETED = " (deleted)"  # the cgroup was removed under a zombie
+
+
+class ProcFs:
+    """The processes in a /proc. Implements core.ports.ProcessTable."""
+
+    def __init__(self, root: Path) -> None:
+        """`root` is where the host's /proc is seen."""
+        self._root = str(root)
+
+    def sees_the_host(self) -> bool:
+        """Whether PIDs here are the host's: the kernel's starter of threads is process 2, and only there."""
+        return self._read("2", "comm") == b"kthreadd\n"
+
+    def identify(self, pid: int) -> ProcessIdentity | None:
+        """The pods and the program of a process; None: there is no such process. Raises NodeError."""
+        try:
+            cgroup = self._read(str(pid), "cgroup")
+            if cgroup is None:
+                return None
+            return ProcessIdentity(pods=_pods(cgroup.decode(errors="replace")), command=self._command(str(pid)))
+        except OSError as error:
+            raise NodeError(f"process {pid} cannot be looked at: {os.strerror(error.errno or 0)}") from error
+
+    def _command(self, pid: str) -> str | None:
+        """The file name of its program as it was called; for a zombie what the kernel remembers of it."""
+        called = (self._read(pid, "cmdline") or b"").split(b"\0", 1)[0].rsplit(b"/", 1)[-1]
+        text = (called or self._read(pid, "comm") or b"").decode(errors="replace").strip()
+        return "".join(letter if letter.isprintable() else "?" for letter in text[:MAX_COMMAND]) or None
+
+    def _read(self, pid: str, name: str) -> bytes | None:
+        """A file's content; None: there is no such process. Raises OSError."""
+        try:
+            with open(f"{self._root}/{pid}/{name}", "rb", buffering=0) as file:
+                return file.read()
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ESRCH):
+                return None
+            raise
+
+
+def _pods(cgroup: str) -> tuple[tuple[str, str | None], ...]:
+    """The pods in the first line that names any: some hierarchies may not (a runtime's own memory limits)."""
+    for line in cgroup.splitlines():
+        path = line.split(":", 2)[-1].removesuffix(_DELETED)
+        if found := tuple((one["uid"].replace("_", "-"), one["container"]) for one in _POD.finditer(path)):
+            return found
+    return ()

@@ -1,0 +1,48 @@
+"""Everything that an agent knows at one moment, gathered for a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from sharer.core.edits import NodeFacts
+from sharer.core.evidence import SourceStatus
+from sharer.core.findings import Finding
+from sharer.core.health import Health
+from sharer.core.inventory import Inventory
+from sharer.core.ledger import Ledger
+from sharer.core.listing import Faults, Offer
+from sharer.core.plan import Plan
+from sharer.core.rollout import PolicyInForce
+from sharer.core.transition import Listing
+
+Stamp = Callable[[float], str]
+"""Turns a time on the agent's clock into RFC 3339 in UTC, the same one each time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What does not change while an agent runs."""
+
+    node_name: str
+    version: str  # of the agent
+    kernel: str | None = None
+    cgroup: str | None = None  # "v1", "v2", "hybrid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Everything that an agent knows at one moment."""
+
+    inventory: Inventory | None = None
+    driver_problem: str | None = None
+    policy: PolicyInForce = field(default_factory=PolicyInForce)
+    plan: Plan = field(default_factory=Plan)
+    listing: Listing = field(default_factory=Listing)
+    ledger: Ledger = field(default_factory=Ledger)
+    offers: Mapping[str, Offer] = field(default_factory=dict)
+    facts: NodeFacts | None = None
+    health: Health = field(default_factory=Health)
+    faults: Faults = field(default_factory=dict)
+    sources: Mapping[str, SourceStatus] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()

@@ -1,0 +1,254 @@
+"""Hold every container to its promise, and know whether it is held.
+
+A thread of its own, since a container's first instruction may come 14 ms after its cgroup (runtime-facts §4) and
+nothing else may delay this. It is woken when the cgroup of a pod or container comes or goes, looks at that pod, and
+now and then at all. Each look is the same: read who holds what from the kubelet's checkpoint (it is written before the
+pod's cgroup exists), find the cgroups, verify, apply what is not so, verify again. Nothing is kept that the next look
+could not find out, but for two things: since when something held, and what was held for containers that have ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sharer.core.enforcement import Enforcement, after_look
+from sharer.core.enforcer import ContainerCgroups, Enforcer, Verdict, Verdicts
+from sharer.core.errors import NodeError
+from sharer.core.evidence import CheckpointEntry
+from sharer.core.excess import Excess, ExcessKey, measure
+from sharer.core.limits import PromiseKey, Tenant, TenantKey, Terms, find_tenants
+from sharer.core.observations import PodSeen
+from sharer.core.ports import CheckpointSource
+from sharer.core.usage import Usage
+from sharer.flows.diary import Diary
+from sharer.flows.means import terms_of
+from sharer.flows.state import NodeState
+
+FRESH_S = 30.0  # a reading of the process lists that is older says nothing any more
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Enforced:
+    """What the enforcing thread has found out; one value, so that it can be taken over whole."""
+
+    enforcement: Enforcement = field(default_factory=Enforcement)
+    excesses: tuple[Excess, ...] = ()
+
+
+class Enforcing:
+    """The looks, and what they have found. `look` and `run` are for one thread; `wake` and `found` for any."""
+
+    def __init__(
+        self,
+        state: NodeState,
+        enforcers: Sequence[Enforcer],
+        cgroups: ContainerCgroups,
+        checkpoint: CheckpointSource,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`checkpoint` is a reader of its own: it is used by another thread than the ledger's."""
+        self._state, self._enforcers, self._cgroups, self._checkpoint = state, enforcers, cgroups, checkpoint
+        self._now_s = now_s
+        self._escapes = {enforcer.name: enforcer.escapes for enforcer in enforcers}
+        self._diary = Diary()
+        self._held: dict[TenantKey, Tenant] = {}  # as they were last held
+        self._excesses: dict[ExcessKey, Excess] = {}
+        self._measured_s: float | None = None  # of the reading that was measured last
+        self._sight: _Sight | None = None
+        self.found = Enforced()
+
+    def wake(self, uid: str) -> None:
+        """Have a pod looked at soon: its cgroups have changed."""
+        self._diary.stir(uid, self._now_s())
+
+    def run(self, stop: threading.Event) -> None:
+        """Look, until told to stop. `wake("")` afterwards ends the wait for the next look."""
+        self._cgroups.follow(self.wake)
+        said = ""
+        while not stop.is_set():
+            uids = self._diary.wait(self._now_s, stop)
+            try:
+                sentence = self.look(self._now_s(), uids) or ""
+            except NodeError as error:
+                sentence = f"limits are not looked after: {error}"
+                enforcement = replace(self.found.enforcement, problem=str(error))
+                self.found = replace(self.found, enforcement=enforcement)
+            if sentence and sentence != said:
+                log.info("%s", sentence)
+                said = sentence
+
+    def look(self, now_s: float, uids: Collection[str] | None = None) -> str | None:
+        """Hold and verify the containers of these pods; None: of all. Returns what is new about them.
+
+        Raises NodeError if it cannot be told who holds what: no news is not "nobody", and all stays as it is.
+        """
+        sight = self._look_around(now_s)
+        entries = self._entries(uids)
+        cgroups = self._cgroups.read(entries.keys()) if entries else {}
+        tenants = [
+            tenant
+            for uid, own in entries.items()
+            if uid in cgroups  # the checkpoint names many who do not live any more
+            for tenant in find_tenants(uid, own, cgroups[uid], sight.pods.get(uid), sight.terms)
+        ]
+        verdicts, repaired = self._hold(tenants, sight.usage)
+        before = self.found.enforcement
+        enforcement = after_look(before, tenants, verdicts, repaired, self._escapes, now_s, pods=uids)
+        if uids is None and sight.processes_s != self._measured_s:
+            self._measured_s = sight.processes_s
+            self._excesses = measure(self._excesses, tenants, sight.usage, now_s)
+        self.found = Enforced(enforcement, tuple(self._excesses.values()))
+        # A sandbox's cgroup comes before the containers', and some time after those a toolkit's hook sets limits too.
+        unplaced = {tenant.uid for tenant in tenants if not tenant.cgroups}
+        self._diary.plan({tenant.uid: tenant.uid in unplaced for tenant in tenants}, now_s)
+        returned = self._let_go(tenants, uids)
+        return "; ".join([*_news(before, enforcement, sight.names), *returned]) or None
+
+    def _look_around(self, now_s: float) -> _Sight:
+        """What the other thread knows. Worked out again only where it has changed."""
+        view = self._state.view
+        status = view.sources.get("processes")
+        processes_s = None if status is None else status.read_s
+        is_fresh = processes_s is not None and now_s - processes_s <= FRESH_S
+        evidence = view.ledger.evidence
+        basis = (view.inventory, view.policy.policy, view.enforcers, evidence.pods, evidence.processes, is_fresh)
+        if self._sight is None or any(old is not new for old, new in zip(self._sight.basis, basis, strict=True)):
+            pods = () if evidence.pods is None else evidence.pods.pods.values()
+            self._sight = _Sight(
+                basis=basis,
+                terms=terms_of(view),
+                pods={pod.cgroup_uid: pod for pod in pods},
+                usage=Usage(evidence.processes if is_fresh else None, view.inventory),
+            )
+        return replace(self._sight, processes_s=processes_s, names=view.ledger.names)
+
+    def _entries(self, uids: Collection[str] | None) -> dict[str, list[CheckpointEntry]]:
+        reading = self._checkpoint.read()
+        entries: dict[str, list[CheckpointEntry]] = {}
+        for entry in () if reading is None else reading.entries:
+            if uids is None or entry.uid in uids:
+                entries.setdefault(entry.uid, []).append(entry)
+        return entries
+
+    def _hold(self, tenants: Sequence[Tenant], usage: Usage) -> tuple[dict[PromiseKey, Verdict], dict[PromiseKey, str]]:
+        """What is true of every promise after all was done for it, and what was found to be otherwise before."""
+        verdicts: dict[PromiseKey, Verdict] = {}
+        repaired: dict[PromiseKey, str] = {}
+        for enforcer in self._enforcers:
+            own = [tenant.held_by(enforcer.name) for tenant in tenants]
+            own = [tenant for tenant in own if tenant.memory or tenant.compute]
+            if not own:
+                continue
+            found = _try_to_verify(enforcer, own, usage)
+            lacking = {key[0] for key, verdict in found.items() if verdict.curable}
+            if lacking:
+                unheld = [tenant for tenant in own if tenant.key in lacking]
+                after = _try_to_apply(enforcer, unheld, usage)
+                repaired |= {
+                    key: found[key].problem or "" for key in after if found[key].curable and _is_cured(after[key])
+                }
+                found |= after
+            verdicts |= found
+        return verdicts, repaired
+
+    def _let_go(self, tenants: Sequence[Tenant], uids: Collection[str] | None) -> list[str]:
+        """Give back what was held for tenants that have ended, or that the policy wants held otherwise.
+
+        A container that lives on, and of which the kubelet has lost its record, stays as it is held.
+        """
+        now = {tenant.key: tenant for tenant in tenants}
+        held = {key: one for key, one in self._held.items() if uids is None or key[0] in uids}
+        changed = [_no_longer_wished(one, now[key]) for key, one in held.items() if key in now]
+        ended = [one for key, one in held.items() if key not in now and self._has_ended(one)]
+        returned = []
+        for enforcer in self._enforcers:
+            gone = [one for one in (tenant.held_by(enforcer.name) for tenant in (*ended, *changed)) if one.memory]
+            if gone or uids is None:
+                returned.append(enforcer.release(gone))
+        for tenant in ended:
+            del self._held[tenant.key]
+        self._held |= now
+        return [sentence for sentence in returned if sentence]
+
+    def _has_ended(self, tenant: Tenant) -> bool:
+        return not tenant.cgroups or self._cgroups.below(tenant.cgroups[0]) is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sight:
+    """What a look needs to know besides checkpoint and cgroups."""
+
+    basis: tuple[object, ...]  # what it was made from
+    terms: Mapping[str, Terms]
+    pods: Mapping[str, PodSeen]  # by the UID in their cgroups' names
+    usage: Usage
+    processes_s: float | None = None  # when the process lists were read
+    names: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # of pods, by UID
+
+
+def _try_to_verify(enforcer: Enforcer, tenants: Sequence[Tenant], usage: Usage) -> dict[PromiseKey, Verdict]:
+    try:
+        return dict(enforcer.verify(tenants, usage))
+    except NodeError as error:
+        return _unknown(tenants, error)
+
+
+def _try_to_apply(enforcer: Enforcer, tenants: Sequence[Tenant], usage: Usage) -> Verdicts:
+    """What is true after it was tried."""
+    try:
+        tried = enforcer.apply(tenants)
+        found = enforcer.verify(tenants, usage)
+    except NodeError as error:
+        return _unknown(tenants, error)
+    # The reason why a limit could not be set says more than that it is not in force.
+    return {key: tried[key] if verdict.curable and key in tried else verdict for key, verdict in found.items()}
+
+
+def _unknown(tenants: Sequence[Tenant], error: NodeError) -> dict[PromiseKey, Verdict]:
+    verdict = Verdict(problem=str(error))
+    return {key: verdict for tenant in tenants for key, _ in tenant.promises()}
+
+
+def _is_cured(verdict: Verdict) -> bool:
+    return not verdict.curable
+
+
+def _no_longer_wished(held: Tenant, now: Tenant) -> Tenant:
+    """The tenant with those promises that something held which the policy does not name for them any more."""
+    policies = {bound.uuid: bound.policy for bound in now.memory}
+    return replace(
+        held,
+        compute=(),
+        memory=tuple(
+            bound
+            for bound in held.memory
+            if bound.uuid in policies and bound.choice.by not in (None, "mig", *policies[bound.uuid].enforce)
+        ),
+    )
+
+
+def _news(before: Enforcement, after: Enforcement, names: Mapping[str, tuple[str, str]]) -> Iterable[str]:
+    """What has changed for containers, and what somebody else had changed."""
+    for lift in after.lifts[len(after.lifts) - (after.lift_count - before.lift_count) :]:
+        yield f"{_title(lift.key, names)}: {lift.found}; it is set again"
+    for key, hold in after.holds.items():
+        old = before.holds.get(key)
+        if key[0][1] is None or (old is not None and (old.by, old.reason) == (hold.by, hold.reason)):
+            continue
+        if hold.by is not None:
+            yield f"{_title(key, names)} is held by {hold.by}"
+        elif old is not None and old.by is not None:
+            yield f"{_title(key, names)} is not held any more: {hold.reason}"
+
+
+def _title(key: PromiseKey, names: Mapping[str, tuple[str, str]]) -> str:
+    (uid, container, _), promise, uuid = key
+    pod = "/".join(names.get(uid, (uid,)))
+    return f"{promise} of {pod if container is None else f'{pod}, container {container},'} on {uuid}"

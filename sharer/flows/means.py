@@ -1,0 +1,91 @@
+"""Find out what can hold a container on each GPU of this node, and what the policy makes of it.
+
+A means is only there if it was seen to work just now; so it is looked for again when GPUs or driver change, and from
+time to time, since whoever manages the node may enable or lose it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sharer.core.cut import Target
+from sharer.core.enforcer import Enforcer
+from sharer.core.inventory import Inventory
+from sharer.core.limits import Terms, make_terms, with_driver_limits
+from sharer.core.means import WATCHING, Availability, Reasons
+from sharer.flows.state import NodeState, NodeView
+
+RECHECK_S = 600.0
+
+
+class MeansCheck:
+    """Remembers what was checked when. For one thread."""
+
+    def __init__(self, enforcers: Sequence[Enforcer]) -> None:
+        self._enforcers = enforcers
+        self._checked: object = None
+        self._checked_s = -RECHECK_S
+
+    def __call__(self, state: NodeState, now_s: float) -> str | None:
+        """Bring `NodeView.enforcers`, and what follows from it for Allocate, up to date. Returns what changed.
+
+        Does nothing while neither GPUs nor policy have changed, for some minutes. Never raises: what does not answer
+        cannot hold anything, with the reason.
+        """
+        before = state.view
+        if before.inventory is None:
+            return None
+        enforcers = before.enforcers
+        what = _what_matters(before.inventory)
+        if what != self._checked or now_s - self._checked_s >= RECHECK_S:
+            enforcers = {target.uuid: self._ask(target) for target in _targets(before.inventory)}
+            self._checked, self._checked_s = what, now_s
+            if enforcers == before.enforcers:
+                enforcers = before.enforcers
+        terms = make_terms(before.inventory, before.policy.policy, enforcers)
+        facts = before.facts if before.facts is None else with_driver_limits(before.facts, terms)
+        if enforcers is not before.enforcers or facts is not before.facts:
+            state.change(enforcers=enforcers, facts=facts)
+        return "; ".join(_news(before.enforcers, enforcers, terms)) or None
+
+    def _ask(self, target: Target) -> Reasons:
+        return {enforcer.name: enforcer.available(target) for enforcer in self._enforcers}
+
+
+def terms_of(view: NodeView) -> dict[str, Terms]:
+    """How promises on each device are to be kept now, by UUID."""
+    if view.inventory is None:
+        return {}
+    return make_terms(view.inventory, view.policy.policy, view.enforcers)
+
+
+def _targets(inventory: Inventory) -> Iterator[Target]:
+    for gpu in inventory.gpus:
+        yield Target(gpu=gpu, mig=None)
+        for mig in gpu.mig_devices:
+            yield Target(gpu=gpu, mig=mig)
+
+
+def _what_matters(inventory: Inventory) -> object:
+    """Everything of the inventory that an enforcer's answer may follow from."""
+    return (
+        inventory.driver_version,
+        [(one.uuid, one.gpu.mig_enabled, one.gpu.lost, one.mig) for one in _targets(inventory)],
+    )
+
+
+def _news(before: Availability, after: Availability, terms: dict[str, Terms]) -> Iterator[str]:
+    """What is new of those means that the policy wishes for, the same words for all devices of which they are true."""
+    if after is before:
+        return
+    said: dict[str, list[str]] = {}
+    for uuid, reasons in after.items():
+        for name, why in reasons.items():
+            known = before.get(uuid, {})
+            if name not in terms[uuid].wished - WATCHING or (name in known and known[name] == why):
+                continue
+            what = f"{name} can hold limits on" if why is None else f"{name} cannot hold limits on"
+            said.setdefault(what if why is None else f"{what}\0{why}", []).append(uuid)
+    for sentence, uuids in said.items():
+        what, _, why = sentence.partition("\0")
+        yield f"{what} {', '.join(uuids)}" + (f": {why}" if why else "")

@@ -1,0 +1,151 @@
+"""Everything that the flows talk to, made for this node: the one place that knows which adapter serves which port."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sharer.adapters.cgroups import Cgroups
+from sharer.adapters.checkpoint import FILE_NAME as CHECKPOINT_NAME
+from sharer.adapters.checkpoint import Checkpoint
+from sharer.adapters.injection import HostPaths, InjectionFacts
+from sharer.adapters.kube.access import choose_access
+from sharer.adapters.kube.follow import FollowedApi
+from sharer.adapters.kubelet import GrpcKubeletLink
+from sharer.adapters.nvml import InstalledLibrary, LibrarySource, NvmlDriver
+from sharer.adapters.podresources import PodResources
+from sharer.adapters.policy_memory import LastGoodPolicy
+from sharer.adapters.policy_source import ConfigMapPolicies, MountedPolicies, NoPolicy
+from sharer.adapters.processes import ProcFs
+from sharer.adapters.watch import DirectoryWatch
+from sharer.core.errors import NodeError
+from sharer.core.policy_choice import NodeLabels, labels_of
+from sharer.core.ports import (
+    FactsReader,
+    GpuDriver,
+    HealthSource,
+    KubeletLink,
+    PolicyMemory,
+    PolicySource,
+    SliceSpecs,
+    TopologySource,
+)
+from sharer.enforcers import ENFORCERS
+from sharer.flows.observe import Sources
+from sharer.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """Everything that the flows talk to."""
+
+    node_name: str
+    policy_source: PolicySource
+    policy_memory: PolicyMemory
+    driver: GpuDriver
+    health: HealthSource
+    topology: TopologySource
+    facts: FactsReader
+    specs: SliceSpecs
+    kubelet: KubeletLink
+    sources: Sources
+    api: FollowedApi | None  # None: the API server is not asked
+
+    def labels(self) -> NodeLabels:
+        """What this node's labels say, as far as they are known."""
+        if self.api is None:
+            return labels_of(None, None, self.node_name)
+        return labels_of(self.api.node, self.api.sync_of("node"), self.node_name)
+
+    def annotations(self) -> Mapping[str, str]:
+        """This node's annotations of ours; none as long as they are not known."""
+        node = None if self.api is None else self.api.node
+        return {} if node is None else node.annotations
+
+
+@contextlib.contextmanager
+def open_outside(settings: Settings, library: LibrarySource | None) -> Iterator[Outside]:
+    """The adapters of this node; closed in the reverse order."""
+    with contextlib.ExitStack() as closing:
+        watch = closing.enter_context(contextlib.closing(DirectoryWatch()))
+        roots = tuple(dict.fromkeys((settings.host_root, Path("/"))))  # the toolkit may have put it beside us
+        driver = NvmlDriver(library or InstalledLibrary(settings.driver_library, roots), settings.sys_root)
+        closing.callback(close_driver, driver)
+        kubelet = GrpcKubeletLink(settings.device_plugin_dir, watch)
+        closing.callback(kubelet.stop)
+        facts = InjectionFacts(
+            HostPaths(host_root=settings.host_root, dev_root=settings.dev_root, proc_root=settings.proc_root),
+            settings.injection,
+            enforcers=ENFORCERS,
+            cdi_dirs=settings.cdi_dir,
+            cdi_kind=settings.cdi_kind,
+            opt_ins=settings.opt_ins,
+        )
+        api = open_api(settings, closing)
+        yield Outside(
+            node_name=settings.node_name,
+            policy_source=policy_source(settings, api),
+            policy_memory=LastGoodPolicy(settings.run_dir),
+            driver=driver,
+            health=driver,
+            topology=driver,
+            facts=facts,
+            specs=facts,
+            kubelet=kubelet,
+            sources=open_sources(settings, watch, driver, api, closing),
+            api=api,
+        )
+
+
+def open_sources(
+    settings: Settings,
+    watch: DirectoryWatch,
+    driver: NvmlDriver,
+    api: FollowedApi | None,
+    closing: contextlib.ExitStack,
+) -> Sources:
+    """Who is asked who holds what."""
+    checkpoint = settings.checkpoint or settings.device_plugin_dir / CHECKPOINT_NAME
+    return Sources(
+        checkpoint=Checkpoint(checkpoint, watch),
+        cgroups=Cgroups(settings.cgroup_root, watch),
+        processes=driver,
+        table=ProcFs(settings.proc_root),
+        listed=closing.enter_context(contextlib.closing(PodResources(settings.pod_resources_socket))),
+        pods=api,
+    )
+
+
+def open_api(settings: Settings, closing: contextlib.ExitStack) -> FollowedApi | None:
+    """The API server, not connected yet: its client is imported after the kubelet has registered us (DESIGN §10)."""
+    access = choose_access(settings.kubernetes, os.environ)
+    if access is None:
+        return None
+    return closing.enter_context(contextlib.closing(FollowedApi(access, settings.node_name, settings.policy_configmap)))
+
+
+def close_driver(driver: NvmlDriver) -> None:
+    """Let go of NVML; one that hangs must not keep us."""
+    try:
+        driver.close()
+    except NodeError as error:
+        log.warning("NVML is not closed: %s", error)
+
+
+def policy_source(settings: Settings, api: FollowedApi | None) -> PolicySource:
+    """Where this node's policy comes from."""
+    mounted = None if settings.policy is None else MountedPolicies(settings.policy)
+    if settings.policy_configmap is None:
+        return mounted or NoPolicy()
+    return ConfigMapPolicies(
+        *settings.policy_configmap,
+        seen=lambda: None if api is None else api.policies,
+        sync=lambda: None if api is None else api.sync_of("policies"),
+        mounted=mounted,
+    )

@@ -1,0 +1,112 @@
+"""The agent knows who holds which slice, and has it back when the pod has really ended."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from sharer.simulation.cgroups import end_process, write_process
+from sharer.simulation.hardware import SimulatedProcess
+from sharer.simulation.kubelet import ContainerSpec
+from tests.e2e.gpus import GPU, A
+from tests.e2e.node import Node
+from tests.e2e.process import Agent
+
+PID = 4711
+
+
+@pytest.fixture
+def agent(node: Node) -> Agent:
+    """Beside a kubelet that has been running for some time: a young one's list is not taken at its word."""
+    os.utime(node.kubelet.podresources_socket, (0, 0))
+    agent = node.start_agent()
+    node.wait_listed(8)
+    return agent
+
+
+def let_run(node: Node, uid: str, *, command: str = "python", pid: int = PID) -> None:
+    """A process of a pod appears on GPU A."""
+    write_process(node.root / "proc", pid, node.cgroups.path(uid, "main"), command)
+    processes = (*node.gpus.gpu(A.uuid).processes, SimulatedProcess(pid=pid, used_bytes=2**30))
+    node.gpus.put(replace(node.gpus.gpu(A.uuid), processes=processes))
+
+
+def let_end(node: Node, pid: int = PID) -> None:
+    """And ends."""
+    left = tuple(one for one in node.gpus.gpu(A.uuid).processes if one.pid != pid)
+    node.gpus.put(replace(node.gpus.gpu(A.uuid), processes=left))
+    end_process(node.root / "proc", pid)
+
+
+def test_a_holder_is_known_by_name_and_its_slice_is_free_when_it_has_ended(node: Node, agent: Agent) -> None:
+    """P29, without the API server."""
+    pod = node.kubelet.start_pod("train", {GPU: 1})
+    (slice_id,) = pod.ids(GPU)
+    agent.wait_log(f"default/train (main) holds {slice_id}", timeout_s=2)
+    node.kubelet.end_pod("train")
+    agent.wait_log(f"{slice_id} free again", timeout_s=2)
+
+
+def test_init_containers_hold_their_slices_too(node: Node, agent: Agent) -> None:
+    """The kubelet's list never names them; the checkpoint does."""
+    node.kubelet.start_pod(
+        "train",
+        containers=[ContainerSpec(name="main", limits={GPU: 1})],
+        init_containers=[ContainerSpec(name="fetch", limits={GPU: 2})],
+    )
+    agent.wait_log("default/train (main) holds")
+    node.kubelet.delete_pod("train")
+    agent.wait_log("free again")
+
+
+def test_a_force_deleted_pod_keeps_its_slice_from_others_until_it_has_really_ended(node: Node, agent: Agent) -> None:
+    """P30: the kubelet forgets at once; the container runs on."""
+    pod = node.kubelet.start_pod("train", {GPU: 1})
+    (slice_id,) = pod.ids(GPU)
+    let_run(node, pod.uid)
+    agent.wait_log(f"default/train (main) holds {slice_id}")
+    node.kubelet.force_delete_pod("train")
+    agent.wait_log(f"{slice_id} in quarantine")
+    node.wait_unhealthy([slice_id])
+    agent.wait_log("leaked: process 4711 (python) uses 1 GiB")
+    let_end(node)
+    node.kubelet.end_remnant(pod.uid)
+    agent.wait_log(f"{slice_id} free again")
+    node.wait_unhealthy([])
+
+
+def test_a_process_that_holds_nothing_of_its_gpu_is_warned_of_and_left_alone(node: Node, agent: Agent) -> None:
+    pod = node.kubelet.start_pod("web")
+    let_run(node, pod.uid)
+    agent.wait_log("unauthorised: process 4711 (python) uses 1 GiB")
+    let_run(node, "", command="nvidia-cuda-mps-server", pid=4712)
+    let_end(node)
+    agent.wait_log("over: process 4711")
+    assert agent.said("4712") == []
+
+
+def test_holders_are_known_again_after_the_agent_was_killed(node: Node, agent: Agent) -> None:
+    """P27: never guessed; the kubelet says so again."""
+    pod = node.kubelet.start_pod("train", {GPU: 2})
+    agent.wait_log("default/train (main) holds")
+    agent.kill()
+    again = node.start_agent()
+    again.wait_log(f"default/train (main) holds {', '.join(pod.ids(GPU))}")
+    node.kubelet.end_pod("train")
+    again.wait_log("free again")
+
+
+def test_a_kubelet_restart_frees_nothing_that_runs(node: Node, agent: Agent) -> None:
+    """Contract §22: in the first second its list is empty."""
+    node.kubelet.start_pod("train", {GPU: 1})
+    agent.wait_log("default/train (main) holds")
+    for count in (2, 3):
+        node.kubelet.restart()
+        node.kubelet.wait_registered(GPU, count)
+        node.wait_listed(8)
+    node.kubelet.start_pod("next", {GPU: 1})
+    agent.wait_log("default/next (main) holds")
+    assert agent.said("free again") == []
+    assert agent.said("quarantine") == []

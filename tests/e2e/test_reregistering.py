@@ -1,0 +1,148 @@
+"""Every end of a registration is followed by exactly one other (kubelet-contract §2.4, §2.7, §19 rows 9 to 14)."""
+
+from __future__ import annotations
+
+import pytest
+
+from sharer.simulation.kubelet import KubeletSettings, Phase
+from tests.e2e.conftest import MakeNode
+from tests.e2e.gpus import GPU, WHOLE, A, B, policy, shared, slices
+from tests.e2e.node import Node
+from tests.fakes.bare_plugin import BarePlugin, device_list
+
+
+def test_twenty_kubelet_restarts_are_twenty_registrations_and_leave_nothing_open(node: Node) -> None:
+    """Contract rows 9 and 11, P09 (a): every second kubelet.sock gets the inode number of the one before."""
+    node.write_policy(policy(f"{{match: {{uuid: [{A.uuid}]}}, strategy: exclusive}}", shared(4)))
+    agent = node.start_agent()
+    used = []
+    for count in range(1, 22):
+        for resource, size in ((WHOLE, 1), (GPU, 4)):
+            node.kubelet.wait_registered(resource, count, timeout_s=5)
+            node.wait_listed(size, resource)
+        used.append((agent.threads(), len(agent.open_files())))
+        if count <= 20:
+            node.kubelet.restart(same_inode=count % 2 == 0)
+    assert len(node.kubelet.register_calls()) == 2 * 21
+    assert len({message.ids for stream in node.kubelet.streams() for message in stream.messages}) == 2
+    early, late = used[2:8], used[-6:]
+    assert min(threads for threads, _ in late) <= max(threads for threads, _ in early)
+    assert min(files for _, files in late) <= max(files for _, files in early)
+
+
+def test_nothing_is_bound_before_a_kubelet_that_takes_its_time_has_wiped_the_directory(node: Node) -> None:
+    """Contract row 10: a socket bound before the wipe would be gone after it."""
+    agent = node.start_agent()
+    node.wait_listed(8)
+    agent.wait_log(f"registered {GPU}")
+    node.kubelet.kill()
+    agent.wait_log("the kubelet stopped reading")
+    node.kubelet.wipe()
+    agent.wait_log("nobody listens")
+    assert node.our_sockets() == []
+    node.kubelet.start()
+    call = node.kubelet.wait_registered(GPU, 2, timeout_s=5)
+    node.wait_listed(8)
+    assert node.our_sockets() == [call.endpoint]
+    assert len(node.kubelet.register_calls()) == 2
+
+
+def test_a_deleted_socket_is_replaced_after_the_old_stream_has_ended(node: Node) -> None:
+    """Contract row 12, P09 (e): within 5 s. That the stream had ended by then, the node checks."""
+    node.start_agent()
+    node.wait_listed(8)
+    node.kubelet.plugin_socket(GPU).unlink()
+    call = node.kubelet.wait_registered(GPU, 2, timeout_s=5)
+    node.wait_listed(8)
+    assert node.our_sockets() == [call.endpoint]
+
+
+def test_a_stream_that_the_kubelet_ends_is_followed_by_a_pause_and_a_registration(node: Node) -> None:
+    """Contract row 13; and the other resource is not disturbed (row 15)."""
+    node.write_policy(policy(f"{{match: {{uuid: [{A.uuid}]}}, strategy: exclusive}}", shared(4)))
+    node.start_agent()
+    node.wait_listed(4)
+    node.wait_listed(1, WHOLE)
+    node.kubelet.cut_stream(GPU)
+    second = node.kubelet.wait_registered(GPU, 2, timeout_s=5)
+    node.wait_listed(4)
+    first = node.kubelet.streams(GPU)[0]
+    assert first.ended_at_s is not None
+    assert second.at_s - first.ended_at_s > 0.9  # the kubelet sees the end it made a little later than the agent
+    assert [stream.live for stream in node.kubelet.streams(WHOLE)] == [True]
+    assert len(node.kubelet.register_calls(WHOLE)) == 1
+
+
+@pytest.mark.parametrize("agent_too", [False, True])
+def test_running_and_crashed_pods_survive_a_restart_of_the_kubelet(make_node: MakeNode, agent_too: bool) -> None:
+    """Contract §22: who is registered again a second after the kubelet's start loses no pod, whoever restarts."""
+    settings = KubeletSettings(podresources_lead_s=0, sources_ready_after_s=1)
+    node = make_node(A, B, settings=settings)
+    node.kubelet.start()
+    agent = node.start_agent()
+    node.wait_listed(8)
+    for name in ("running", "crashed"):
+        node.kubelet.start_pod(name, {GPU: 1})
+    held = {pod.name: pod.ids(GPU) for pod in node.kubelet.pods()}
+    node.kubelet.crash_container("crashed")
+    if agent_too:
+        agent.kill()
+    node.kubelet.restart()
+    if agent_too:
+        node.start_agent()
+    node.kubelet.wait_for(lambda: node.kubelet.sources_ready)
+    assert [pod.phase for pod in node.kubelet.pods()] == [Phase.RUNNING, Phase.RUNNING]
+    assert node.kubelet.restart_container("crashed").starts == 2
+    assert {pod.name: pod.ids(GPU) for pod in node.kubelet.pods()} == held
+
+
+def test_an_agent_that_was_killed_comes_back_with_the_same_ids_in_the_same_order(node: Node) -> None:
+    """Contract row 20, also where the driver counts the GPUs the other way round after a reboot."""
+    first = node.start_agent()
+    node.wait_listed(8)
+    before = node.ids()
+    first.kill()
+    node.kubelet.wait_stream(GPU, lambda stream: not stream.live)
+    node.gpus.set_gpus([B, A])
+    node.start_agent()
+    node.wait_listed(8)
+    assert set(node.ids()) == set(before) == {*slices(A, 4, 20480), *slices(B, 4, 20480)}
+    assert len(node.our_sockets()) == 1
+
+
+def test_a_second_agent_waits_for_the_first_and_follows_it_at_once(node: Node) -> None:
+    """P11, contract row 17: it says who is there, touches nothing, and takes over when the first is gone."""
+    first = node.start_agent()
+    node.wait_listed(8)
+    second = node.start_agent()
+    assert f"pid {first.pid}" in second.wait_log("waiting until it ends")
+    assert len(node.kubelet.register_calls()) == 1
+    first.kill()
+    node.kubelet.wait_registered(GPU, 2, timeout_s=2)
+    node.wait_listed(8)
+    assert len(node.our_sockets()) == 1
+
+
+def test_a_second_agent_that_is_told_to_stop_leaves_the_first_alone(node: Node) -> None:
+    """P11."""
+    first = node.start_agent()
+    node.wait_listed(8)
+    second = node.start_agent()
+    second.wait_log("waiting until it ends")
+    assert second.terminate() < 5
+    assert first.running
+    assert [stream.live for stream in node.kubelet.streams()] == [True]
+
+
+def test_a_rival_that_was_there_first_and_leaves_later_is_followed_by_a_registration(node: Node) -> None:
+    """P11: at the end of its stream the kubelet closes ours, and every slice is unhealthy until we register again."""
+    rival = BarePlugin(node.directory, GPU, device_list(["GPU-of-the-rival"]))
+    rival.serve()
+    rival.register()
+    node.rivals = 1
+    node.wait_listed(1)
+    node.start_agent()
+    node.wait_listed(8)
+    rival.stop()
+    node.kubelet.wait_registered(GPU, 3, timeout_s=10)
+    node.kubelet.wait_capacity(GPU, 8)

@@ -1,0 +1,73 @@
+"""`sharer simulate` as a user runs it: in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PODS = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: first, annotations: {simulation.sharer.dev/run-for: 1h}}
+spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu.shared: 4}}}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: second, annotations: {simulation.sharer.dev/start-after: 5m}}
+spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu.shared: 2}}}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: third}
+spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}}}]}
+"""
+
+
+def simulate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """With a temporary folder of its own, to see what is left there."""
+    command = [sys.executable, "-m", "sharer", "simulate", *arguments]
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+
+
+def test_the_demo_takes_less_than_ten_seconds_and_ends_with_a_table(tmp_path: Path) -> None:
+    began_s = time.monotonic()
+    done = simulate(tmp_path)
+    took_s = time.monotonic() - began_s
+    assert (done.returncode, done.stderr) == (0, "")
+    assert took_s < 10
+    *_, header, first, second = done.stdout.splitlines()
+    assert header.split()[:3] == ["GPU", "PRODUCT", "RESOURCE"]
+    assert (first.split()[:1], second.split()[:1]) == (["0"], ["1"])
+    assert "one-too-many: Failed, UnexpectedAdmissionError: Pod was rejected: Allocate failed due to" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pods_are_planned_in_virtual_time_and_one_that_never_runs_is_a_finding(tmp_path: Path) -> None:
+    pods = tmp_path / "pods.yaml"
+    pods.write_text(PODS)
+    done = simulate(tmp_path, "--gpus", "L4", "--pods", str(pods), "-o", "json")
+    assert (done.returncode, done.stderr) == (1, "")
+    document = json.loads(done.stdout)
+    assert document["kind"] == "PodPlan"
+    assert [(pod["name"], pod["state"], pod["startedAtS"]) for pod in document["pods"]] == [
+        ("first", "finished", 0),
+        ("second", "running", 3600),
+        ("third", "refused", None),
+    ]
+    table = simulate(tmp_path, "--gpus", "L4", "--pods", str(pods)).stdout
+    assert table.startswith("2 of 3 pods fit, built-in policy\n")
+    assert "default/third: refused, this node offers no nvidia.com/gpu; did you mean nvidia.com/gpu.shared?" in table
+
+
+def test_a_wrong_policy_is_wrong_input_without_a_traceback(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("rules: []")
+    done = simulate(tmp_path, "--policy", str(policy))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"{policy}:1:1: ")
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,161 @@
+"""Sources of the ledger that say what a test tells them, and remember in which order they were asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from sharer.core.errors import NodeError
+from sharer.core.evidence import (
+    CgroupReading,
+    CheckpointEntry,
+    CheckpointReading,
+    Holder,
+    ListReading,
+    SliceKey,
+)
+from sharer.core.observations import ApiSync, PodPhase, PodSeen, PodsSeen
+from sharer.core.ports import ProcessIdentity, RawProcess, RawProcesses
+from sharer.flows.observe import Sources
+from tests.core.builders import gpu_uuid
+
+T = TypeVar("T")
+RESOURCE = "nvidia.com/gpu.shared"
+UUID = gpu_uuid(0)
+A, B = ((RESOURCE, f"{UUID}::ts-{replica}-20480") for replica in (0, 1))
+
+
+@dataclass
+class SaidBy:
+    """What every source says now; an error is raised."""
+
+    checkpoint: CheckpointReading | NodeError | None = field(default_factory=lambda: CheckpointReading(serial=1))
+    cgroups: CgroupReading | NodeError = field(default_factory=CgroupReading)
+    processes: RawProcesses | NodeError = field(default_factory=lambda: RawProcesses(asked=frozenset({UUID})))
+    listed: ListReading | NodeError = field(default_factory=lambda: ListReading(serial=1))
+    sync: ApiSync | None = None
+    identities: dict[int, ProcessIdentity | NodeError] = field(default_factory=dict)
+    host_pids: bool = True
+    asked: list[str] = field(default_factory=list)
+    followed: set[str] = field(default_factory=set)
+    checkpoint_changed: Callable[[], None] | None = None
+    cgroups_changed: Callable[[], None] | None = None
+
+    def sources(self) -> Sources:
+        """For the flow."""
+        return Sources(
+            checkpoint=_Checkpoint(self),
+            cgroups=_Cgroups(self),
+            processes=_Processes(self),
+            table=_Table(self),
+            listed=_List(self),
+            pods=None if self.sync is None else _Pods(self.sync),
+        )
+
+    def take_asked(self) -> list[str]:
+        """Who was asked since the last time, in order."""
+        asked, self.asked = self.asked, []
+        return asked
+
+    def answer(self, source: str, said: T | NodeError) -> T:
+        self.asked.append(source)
+        if isinstance(said, NodeError):
+            raise said
+        return said
+
+
+@dataclass
+class _Checkpoint:
+    said: SaidBy
+
+    def read(self) -> CheckpointReading | None:
+        return self.said.answer("checkpoint", self.said.checkpoint)
+
+    def follow(self, changed: Callable[[], None]) -> None:
+        self.said.checkpoint_changed = changed
+
+
+@dataclass
+class _Cgroups:
+    said: SaidBy
+
+    def read(self) -> CgroupReading:
+        return self.said.answer("cgroups", self.said.cgroups)
+
+    def follow(self, uids: Collection[str], changed: Callable[[], None]) -> None:
+        self.said.followed, self.said.cgroups_changed = set(uids), changed
+
+
+@dataclass
+class _Processes:
+    said: SaidBy
+
+    def processes(self) -> RawProcesses:
+        return self.said.answer("processes", self.said.processes)
+
+
+@dataclass
+class _Table:
+    said: SaidBy
+
+    def sees_the_host(self) -> bool:
+        return self.said.host_pids
+
+    def identify(self, pid: int) -> ProcessIdentity | None:
+        found = self.said.identities.get(pid)
+        if isinstance(found, NodeError):
+            raise found
+        return found
+
+
+@dataclass
+class _List:
+    said: SaidBy
+
+    def read(self) -> ListReading:
+        return self.said.answer("list", self.said.listed)
+
+
+@dataclass
+class _Pods:
+    sync: ApiSync
+
+
+def listed(
+    holders: Mapping[SliceKey, str] | None = None, *, others: Collection[str] = (), age_s: float | None = None
+) -> ListReading:
+    """A `List` in which these pods hold these slices, and the others hold nothing."""
+    found = {key: Holder(uid=None, namespace="default", pod=pod, container="c") for key, pod in (holders or {}).items()}
+    names = frozenset(("default", pod) for pod in (*(holders or {}).values(), *others))
+    return ListReading(serial=1, holders=found, pods=names, kubelet_age_s=age_s)
+
+
+def checkpoint(*entries: tuple[str, SliceKey]) -> CheckpointReading:
+    """A checkpoint that names these pods' UIDs and slices."""
+    return CheckpointReading(
+        serial=1,
+        entries=tuple(CheckpointEntry(uid=uid, container="c", resource=key[0], ids=(key[1],)) for uid, key in entries),
+    )
+
+
+def alive(*uids: str) -> CgroupReading:
+    return CgroupReading(populated=dict.fromkeys(uids, True))
+
+
+def running(*pids: int, on: str = UUID) -> RawProcesses:
+    found = tuple(RawProcess(pid=pid, gpu_uuid=on, used_bytes=2**30) for pid in pids)
+    return RawProcesses(processes=found, asked=frozenset({UUID}))
+
+
+def of_pod(uid: str | None, command: str = "python") -> ProcessIdentity:
+    return ProcessIdentity(pods=() if uid is None else ((uid, "f" * 64),), command=command)
+
+
+def pods(**phases: PodPhase) -> PodsSeen:
+    """Pods of these names, with UIDs like them."""
+    seen = {
+        f"uid-{name}": PodSeen(uid=f"uid-{name}", cgroup_uid=f"uid-{name}", namespace="default", name=name, phase=phase)
+        for name, phase in phases.items()
+    }
+    return PodsSeen(pods=seen, synced_at_s=0.0, resource_version="1")
