@@ -30,7 +30,7 @@ from sharer.enforcers import ENFORCERS
 from sharer.flows.allocate import Answers
 from sharer.flows.find import look_for_findings
 from sharer.flows.health import disagrees, look, take_xids, watch_xids
-from sharer.flows.inbox import Inbox, News
+from sharer.flows.inbox import Hint, Inbox, News
 from sharer.flows.links import LinkReader, read_links
 from sharer.flows.observe import follow, follow_holders, next_look_s, observe
 from sharer.flows.offer import offer
@@ -75,6 +75,7 @@ def share(outside: Outside, state: NodeState, stop: threading.Event) -> None:
 
     def wake_at_the_end() -> None:
         stop.wait()
+        outside.slow.interrupt()
         inbox.ring()
 
     def answers_for(resource: str) -> Answers:
@@ -89,12 +90,14 @@ def share(outside: Outside, state: NodeState, stop: threading.Event) -> None:
     started_s, api = time.monotonic(), outside.api
     while not stop.is_set():
         now_s = time.monotonic()
-        if now_s - looked_s >= CYCLE_S:  # the inbox wakes us more often
-            looked_s = now_s
+        is_due = now_s - looked_s >= CYCLE_S  # the inbox wakes us more often
+        if is_due or Hint.STEERING in news:
             said.attempt(
                 "policy", reload, state, outside.policy_source, outside.policy_memory, read_policy,
                 node_name=outside.node_name, labels=outside.labels(), now_s=now_s,
             )  # fmt: skip
+        if is_due:
+            looked_s = now_s
             if now_s - refreshed_s >= REFRESH_S or state.view.driver_problem is not None or disagrees(state):
                 said.attempt("driver", refresh, state, outside.driver, outside.facts)
                 refreshed_s = now_s
@@ -107,7 +110,7 @@ def share(outside: Outside, state: NodeState, stop: threading.Event) -> None:
         said.attempt("findings", look_for_findings, state, now_s)
         follow_holders(state, outside.sources, inbox)
         if api is not None and is_time_for_the_api(outside, state, now_s - started_s):
-            api.start(inbox.put, inbox.ring)
+            api.start(inbox.put, partial(inbox.put, Hint.STEERING))
             api = None
         news = inbox.wait(min(looked_s + CYCLE_S, next_look_s(state.view)) - time.monotonic())
 

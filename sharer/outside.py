@@ -28,6 +28,7 @@ from sharer.core.ports import (
     FactsReader,
     GpuDriver,
     HealthSource,
+    Interruptible,
     KubeletLink,
     PolicyMemory,
     PolicySource,
@@ -51,6 +52,7 @@ class Outside:
     driver: GpuDriver
     health: HealthSource
     topology: TopologySource
+    slow: Interruptible  # the driver, as what may hang
     facts: FactsReader
     specs: SliceSpecs
     kubelet: KubeletLink
@@ -95,6 +97,7 @@ def open_outside(settings: Settings, library: LibrarySource | None) -> Iterator[
             driver=driver,
             health=driver,
             topology=driver,
+            slow=driver,
             facts=facts,
             specs=facts,
             kubelet=kubelet,

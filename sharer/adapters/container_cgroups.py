@@ -72,13 +72,14 @@ class CgroupTree:
             )
         path = f"{(self.roots() or (self._root,))[0]}/{SCRATCH}"
         try:
-            with contextlib.suppress(FileExistsError):  # an earlier run was killed here
-                os.mkdir(path)
+            os.mkdir(path)
         except OSError as error:
-            raise NodeError(
-                f"the cgroup {path} cannot be made ({os.strerror(error.errno or 0)}): the agent must run as root and"
-                " have the host's /sys/fs/cgroup mounted writable"
-            ) from error
+            if not os.path.isdir(path):  # otherwise an earlier run was killed here
+                reason = os.strerror(error.errno or 0)
+                raise NodeError(
+                    f"the cgroup {path} cannot be made ({reason}): the agent must run as root and have the host's"
+                    " /sys/fs/cgroup mounted writable"
+                ) from error
         try:
             yield path
         finally:

@@ -17,6 +17,8 @@ def main() -> None:
     """
     arguments = sys.argv[1:]
     if arguments[:1] == ["agent"]:
+        # gRPC's core writes lines of its own to standard error whenever a kubelet dies; the log is one event a line.
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         from sharer.cli.agent import run_agent
 
         sys.exit(run_agent(arguments[1:], os.environ))

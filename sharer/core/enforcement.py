@@ -113,7 +113,8 @@ def _hold(
         return Hold(by=None, reason=choice.reason or "the policy names nothing that could hold it", verified_s=last_s)
     if verdict is None or verdict.problem is not None:
         problem = "it was not looked at" if verdict is None else verdict.problem
-        return Hold(by=None, reason=f"{choice.by}: {problem}", verified_s=last_s)
+        reasons = (choice.reason, f"{choice.by}: {problem}")
+        return Hold(by=None, reason="; ".join(why for why in reasons if why is not None), verified_s=last_s)
     unbroken = before is not None and before.by == choice.by and not was_lifted
     return Hold(
         by=choice.by,

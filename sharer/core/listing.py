@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from sharer.core.device_id import Strategy, recognise
 from sharer.core.edits import NodeFacts
 from sharer.core.evidence import SliceKey
+from sharer.core.injection import why_unusable
 from sharer.core.inventory import Inventory, PhysicalGpu, Topology
 from sharer.core.ledger import Ledger
 from sharer.core.linked import Links, make_links
@@ -40,9 +41,10 @@ class Offer:
     links: Links | None  # how well the GPUs are linked, by rank; None: not a resource of whole GPUs
 
 
-def find_faults(inventory: Inventory, facts: NodeFacts) -> dict[str, str]:
-    """Every GPU and MIG device on which nothing can run now, with the reason."""
-    faults = {}
+def find_faults(inventory: Inventory, facts: NodeFacts, plan: Plan) -> dict[str, str]:
+    """Every GPU and MIG device on which nothing can run now, as it is cut, with the reason."""
+    planned = {one.id.uuid: one.id for one in plan.slices() if one.id.replica == 0}
+    faults = {uuid: reason for uuid, one in planned.items() if (reason := why_unusable(one, facts)) is not None}
     for gpu in inventory.gpus:
         for uuid, lost in ((gpu.uuid, gpu.lost), *((mig.uuid, mig.lost or gpu.lost) for mig in gpu.mig_devices)):
             reason = lost or (facts.devices[uuid].unusable if uuid in facts.devices else None)

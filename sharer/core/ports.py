@@ -77,6 +77,14 @@ class GpuDriver(Protocol):
         ...
 
 
+class Interruptible(Protocol):
+    """Something that may keep whoever asks it waiting."""
+
+    def interrupt(self) -> None:
+        """Let nobody wait any longer."""
+        ...
+
+
 class TopologySource(Protocol):
     """How the node's GPUs are linked."""
 

@@ -48,7 +48,7 @@ class Testimony:
             elif not process.attributed:
                 self._unknown_on.add(process.gpu_uuid)
         self._active: dict[Holder, bool] = {}
-        self._full: dict[tuple[Holder, ...], Holder] = {}
+        self._last: tuple[Holder, list[Holder], Holder] | None = None  # of `full`: both arguments and the answer
         self.claims = self._claims()
         self.undead = {
             key: alive
@@ -72,10 +72,9 @@ class Testimony:
     def full(self, holder: Holder, key: SliceKey) -> Holder:
         """The holder with what only other sources know: a UID from the checkpoint, a name from the API."""
         others = self._checkpoint.get(key, [])
-        question = (holder, *others)  # the same for all slices of a container
-        if question not in self._full:
-            self._full[question] = self._work_out(holder, others)
-        return self._full[question]
+        if self._last is None or self._last[0] is not holder or self._last[1] != others:
+            self._last = (holder, others, self._work_out(holder, others))
+        return self._last[2]  # the same for all slices of a container, which come one after the other
 
     def _work_out(self, holder: Holder, others: list[Holder]) -> Holder:
         name = self._names.get(holder.uid) if holder.uid is not None else None

@@ -17,6 +17,7 @@ class Hint(StrEnum):
     CHECKPOINT = "checkpoint"  # the kubelet wrote it
     CGROUPS = "cgroups"  # a container of a pod that matters started or ended
     START = "start"  # the kubelet is about to start a container
+    STEERING = "steering"  # the node's labels or annotations, or the policies, changed in the API
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

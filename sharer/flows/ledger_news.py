@@ -15,8 +15,10 @@ def ledger_news(before: Ledger, after: Ledger) -> Iterator[str]:
     """One sentence for all slices of which the same is new."""
     if after.entries is before.entries:
         return
-    keys = before.entries.keys() | after.entries.keys()
-    changed = {key: (before.entry(key), after.entry(key)) for key in keys if before.entry(key) != after.entry(key)}
+    changed = {
+        key: (before.entry(key), entry) for key, entry in after.entries.items() if before.entry(key) is not entry
+    }
+    changed |= {key: (entry, _NOTHING) for key, entry in before.entries.items() if key not in after.entries}
     yield from _told(changed, _taken, lambda ids, holder: f"{holder} holds {ids}")
     yield from _told(changed, _free, lambda ids, _: f"{ids} free again")
     yield from _told(changed, _quarantined, lambda ids, reason: f"{ids} in quarantine: {reason}")

@@ -28,7 +28,8 @@ def offer(
     if before.inventory is None or before.facts is None:
         return None
     policy = before.policy.policy
-    faults = before.health.faults() | find_faults(before.inventory, before.facts)
+    plan = _plan(before)
+    faults = before.health.faults() | find_faults(before.inventory, before.facts, plan)
     basis = Basis(
         inventory=before.inventory,
         policy=policy,
@@ -36,9 +37,8 @@ def offer(
         topology=before.topology,
         entries=before.ledger.entries,
     )
-    plan, listing, offers = before.plan, before.listing, before.offers
+    listing, offers = before.listing, before.offers
     if basis != before.basis or not listing.is_settled:
-        plan = _plan(before)
         patience_s = (policy or Policy(rules=())).drain_patience_s
         listing = step(listing, plan, before.ledger, now_s, patience_s=patience_s)
         offers = make_offers(plan, listing, before.ledger, before.inventory, faults, before.topology)

@@ -7,8 +7,8 @@ from sharer.core.evidence import Holder
 from sharer.core.inventory import Inventory, Topology
 from sharer.core.ledger import Entry, Ledger, State
 from sharer.core.listing import Faults, Offer, fault_of, find_faults, make_offers
-from sharer.core.plan import make_plan
-from sharer.core.policy import Mig
+from sharer.core.plan import Plan, make_plan
+from sharer.core.policy import Mig, Mps
 from sharer.core.quantities import MIB
 from sharer.core.transition import Listed, Listing, step
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, time_slicing
@@ -30,7 +30,7 @@ def offered(
     plan = make_plan(inventory, policy(time_slicing(slices), Mig()))
     ledger = ledger or Ledger()
     listing = listing or step(Listing(), plan, ledger, 0.0, patience_s=600.0)
-    found = find_faults(inventory, facts) if faults is None else faults
+    found = find_faults(inventory, facts, plan) if faults is None else faults
     offers = make_offers(plan, listing, ledger, inventory, found, Topology())
     return next(iter(offers.values()))
 
@@ -49,7 +49,14 @@ def test_a_gpu_that_cannot_get_into_a_container_is_at_fault_with_that_reason() -
     facts = NodeFacts(
         injection=(Injection.DEVICE_NODES,), devices={gpu_uuid(1): DeviceFacts(unusable="no /dev/nvidia1")}
     )
-    assert find_faults(node(gpu(0), gpu(1)), facts) == {gpu_uuid(1): "no /dev/nvidia1"}
+    assert find_faults(node(gpu(0), gpu(1)), facts, Plan()) == {gpu_uuid(1): "no /dev/nvidia1"}
+
+
+def test_mps_slices_are_at_fault_while_no_daemon_serves_them_and_other_cuts_of_the_gpu_are_not() -> None:
+    """P40: each pod sent there would fail."""
+    mps = make_plan(node(gpu(0)), policy(Mps(slices=2, slice_memory_bytes=None)))
+    assert list(find_faults(node(gpu(0)), FACTS, mps)) == [gpu_uuid(0)]
+    assert find_faults(node(gpu(0)), FACTS, make_plan(node(gpu(0)), policy(time_slicing(2)))) == {}
 
 
 def test_a_lost_mig_device_takes_only_its_own_slices_along() -> None:

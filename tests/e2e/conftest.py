@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 import pytest
 
 from sharer.simulation.hardware import SimulatedGpu
 from sharer.simulation.kubelet import KubeletSettings
+from tests.e2e.api import Api, open_api
 from tests.e2e.gpus import A, B
 from tests.e2e.node import Node, open_node
 
@@ -22,7 +23,6 @@ class MakeNode(Protocol):
         *gpus: SimulatedGpu,
         settings: KubeletSettings | None = None,
         driver_installed: bool = True,
-        missing_functions: Collection[str] = (),
     ) -> Node: ...
 
 
@@ -30,20 +30,8 @@ class MakeNode(Protocol):
 def make_node() -> Iterator[MakeNode]:
     with contextlib.ExitStack() as closing:
 
-        def make(
-            *gpus: SimulatedGpu,
-            settings: KubeletSettings | None = None,
-            driver_installed: bool = True,
-            missing_functions: Collection[str] = (),
-        ) -> Node:
-            return closing.enter_context(
-                open_node(
-                    *gpus,
-                    settings=settings,
-                    driver_installed=driver_installed,
-                    missing_functions=missing_functions,
-                )
-            )
+        def make(*gpus: SimulatedGpu, settings: KubeletSettings | None = None, driver_installed: bool = True) -> Node:
+            return closing.enter_context(open_node(*gpus, settings=settings, driver_installed=driver_installed))
 
         yield make
 
@@ -54,3 +42,10 @@ def node(make_node: MakeNode) -> Node:
     made = make_node(A, B)
     made.kubelet.start()
     return made
+
+
+@pytest.fixture
+def api(node: Node) -> Iterator[Api]:
+    """The API server of that node's cluster. No agent asks it that is not given its flags."""
+    with open_api(node.root, node.kubelet.settings.node_name) as made:
+        yield made

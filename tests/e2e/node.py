@@ -41,7 +41,6 @@ class Node:
         *,
         settings: KubeletSettings | None = None,
         driver_installed: bool = True,
-        missing_functions: Collection[str] = (),
     ) -> None:
         self.root = root
         self.run_dir, self.policy_file = root / "run/sharer", root / "policy.yaml"
@@ -51,7 +50,7 @@ class Node:
         (root / "var/run").symlink_to("/run")
         (root / "sys/fs/cgroup/kubepods").mkdir(parents=True)  # cgroup v2, as a kubelet has it before its first pod
         (root / "sys/fs/cgroup/cgroup.controllers").touch()
-        self.gpus = InstalledGpus(root / "driver", gpus, installed=driver_installed, missing=missing_functions)
+        self.gpus = InstalledGpus(root / "driver", gpus, installed=driver_installed)
         self.write_device_files(gpus)
         self.write_policy(policy())
         self.kubelet = FakeKubelet(
@@ -144,7 +143,7 @@ class Node:
         return agent
 
     def wake(self, gpu: SimulatedGpu) -> None:
-        """Let the agent look at everything now and not at its next cycle: an XID that means nothing wakes it."""
+        """Wake the agent before its next look is due, by an XID that means nothing. Only to save a test's time."""
         self.gpus.wait_for_calls("nvmlEventSetWait_v2", 1)  # it listens
         self.gpus.xid(gpu.uuid, IGNORED_XID)
 
@@ -277,17 +276,10 @@ def open_node(
     *gpus: SimulatedGpu,
     settings: KubeletSettings | None = None,
     driver_installed: bool = True,
-    missing_functions: Collection[str] = (),
 ) -> Iterator[Node]:
     """A node with these GPUs, whose kubelet and agent are not started yet. At the end nothing of it is left."""
     with tempfile.TemporaryDirectory(prefix="s-", dir="/tmp") as folder:
-        node = Node(
-            Path(folder),
-            gpus,
-            settings=settings,
-            driver_installed=driver_installed,
-            missing_functions=missing_functions,
-        )
+        node = Node(Path(folder), gpus, settings=settings, driver_installed=driver_installed)
         with contextlib.closing(node), node.kubelet, contextlib.closing(node.cgroups):
             node.cgroups.start()
             yield node

@@ -101,20 +101,24 @@ def test_gpus_that_are_lost_or_vanish_keep_their_ids_and_delay_no_other(make_nod
     assert {message.ids for message in node.lists()} == {node.lists()[0].ids}
 
 
-def test_a_gpu_that_is_missing_after_a_restart_of_the_agent_takes_nothing_but_itself(make_node: MakeNode) -> None:
-    """P15, variant: the driver does not count it any more."""
+def test_a_gpu_that_is_missing_after_a_restart_takes_nothing_but_itself(make_node: MakeNode) -> None:
+    """P15, variant, contract row 22: the driver does not count it any more. What a pod holds of it stays, Unhealthy."""
     gpus = [gpu(number) for number in range(4)]
     node = make_node(*gpus)
     node.kubelet.start()
+    node.write_policy(policy(shared(4, "placement: spread")))
     first = node.start_agent()
     node.wait_listed(16)
+    [held] = [node.kubelet.start_pod(f"p{number}", {GPU: 1}).ids(GPU) for number in range(4)][2]
+    assert held in slices(gpus[2], 4, 20480)
     first.kill()
     node.kubelet.wait_stream(GPU, lambda stream: not stream.live)
     node.gpus.remove(gpus[2].uuid)
     node.start_agent()
-    node.wait_listed(12)
-    assert not [device_id for device_id in node.ids() if device_id.startswith(gpus[2].uuid)]
-    assert {node.kubelet.start_pod(f"p{number}", {GPU: 1}).phase for number in range(12)} == {Phase.RUNNING}
+    node.wait_listed(13)
+    pods = [node.kubelet.start_pod(f"p{number}", {GPU: 1}) for number in range(4, 13)]
+    assert {pod.phase for pod in pods} == {Phase.RUNNING}
+    assert node.unhealthy() == {held}
 
 
 def test_a_gpu_that_cannot_report_events_is_offered_and_one_that_fails_to_is_not(make_node: MakeNode) -> None:

@@ -80,9 +80,11 @@ def test_a_force_deleted_pod_keeps_its_slice_from_others_until_it_has_really_end
 def test_a_process_that_holds_nothing_of_its_gpu_is_warned_of_and_left_alone(node: Node, agent: Agent) -> None:
     pod = node.kubelet.start_pod("web")
     let_run(node, pod.uid)
+    node.kubelet.start_pod("one", {GPU: 1})  # so that the agent looks now
     agent.wait_log("unauthorised: process 4711 (python) uses 1 GiB")
     let_run(node, "", command="nvidia-cuda-mps-server", pid=4712)
     let_end(node)
+    node.kubelet.start_pod("two", {GPU: 1})
     agent.wait_log("over: process 4711")
     assert agent.said("4712") == []
 

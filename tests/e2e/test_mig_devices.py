@@ -52,6 +52,24 @@ def test_mig_devices_come_and_go_and_other_gpus_never_notice(make_node: MakeNode
     assert [message.ids for message in node.lists(GPU)] == [tuple(slices(whole, 4, 20480))]
 
 
+def test_a_held_mig_device_that_did_not_outlive_a_reboot_stays_listed_as_unhealthy(make_node: MakeNode) -> None:
+    """P18, DESIGN §2: its UUID died with the instance, and the one that was made in its place has another."""
+    before, after = mig(0, 0), mig(1, 0)
+    node = make_node(gpu(0, mig_devices=(before,)))
+    node.kubelet.start()
+    node.write_policy(policy(MIG_RULE))
+    first = node.start_agent()
+    node.wait_listed(1, SMALL)
+    assert set(node.kubelet.start_pod("p", {SMALL: 1}).ids(SMALL)) == ids(before)
+    first.kill()
+    node.kubelet.wait_stream(SMALL, lambda stream: not stream.live)
+    node.gpus.put(gpu(0, mig_devices=(after,)))
+    node.start_agent()
+    node.wait_listed(2, SMALL)
+    node.wait_unhealthy(ids(before), SMALL)
+    assert set(node.ids(SMALL)) == ids(before, after)
+
+
 def test_a_gpu_in_mig_mode_is_never_offered_whole(make_node: MakeNode) -> None:
     """P18: also where only its neighbours can be offered."""
     empty, cut, whole = gpu(0, mig_devices=()), gpu(1, mig_devices=(mig(1, 0),)), gpu(2)

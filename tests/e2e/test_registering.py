@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import socket
+import subprocess
 
 import pytest
 
@@ -64,11 +66,11 @@ def test_refusals_are_answered_with_ever_longer_pauses_and_said_once(node: Node)
 
 def test_a_slow_registration_is_waited_for_and_not_repeated(node: Node) -> None:
     """Contract row 6. (That its deadline is above 15 s, the node checks.)"""
-    node.kubelet.on_next_register(Block(1.5))
+    node.kubelet.on_next_register(Block(1))
     node.start_agent()
     call = node.kubelet.wait_registered(GPU)
     assert call.took_s is not None
-    assert call.took_s > 1.5
+    assert call.took_s > 1
     node.wait_listed(8)
     assert len(node.kubelet.register_calls()) == 1
 
@@ -101,9 +103,26 @@ def test_a_kubelet_that_dies_in_the_middle_of_registering_is_registered_with_whe
     assert len(node.kubelet.register_calls()) == 3
 
 
+def test_as_json_every_line_is_an_event_also_when_kubelets_die(node: Node) -> None:
+    """gRPC's core has much to say about a connection that drops, and writes where the log goes."""
+    deaths = 4
+    node.kubelet.on_next_register(*[Die(answer=False)] * deaths)
+    agent = node.start_agent("--log-format=json")
+    for _ in range(deaths):
+        node.kubelet.wait_for(lambda: not node.kubelet.running)
+        node.kubelet.start()
+    node.wait_listed(8)
+    agent.terminate()
+    events = [json.loads(line) for line in agent.lines]
+    assert [event["level"] for event in events if "UNAVAILABLE" in event["message"]] == ["warning"]
+    assert events[-1]["message"] == "stopped"
+
+
 def test_without_an_inotify_instance_everything_works_and_one_warning_says_what_to_raise(node: Node) -> None:
     """P10: in a user namespace whose limit is 0, so that inotify_init1 itself says EMFILE."""
     no_inotify = ("unshare", "-Ur", "sh", "-c", 'echo 0 >/proc/sys/user/max_inotify_instances && exec "$0" "$@"')
+    if subprocess.run([*no_inotify, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this machine lets nobody make a user namespace (unshare -Ur)")
     agent = node.start_agent(below=no_inotify)
     node.wait_listed(8)
     assert len(agent.said("fs.inotify.max_user_instances")) == 1

@@ -1,21 +1,60 @@
-"""A MIG device is its own limit."""
+"""A MIG device is all that holds its container."""
 
 from __future__ import annotations
 
+import pytest
+
+from sharer.core.cut import Target
 from sharer.core.device_id import DeviceId
 from sharer.core.edits import DeviceFacts, Injection, NodeFacts
+from sharer.core.evidence import ProcessReading
 from sharer.core.grant import make_grant
 from sharer.core.injection import container_edits
+from sharer.core.limits import MemoryBound, Tenant
+from sharer.core.means import Choice, Promise
+from sharer.core.policy import MemoryPolicy
+from sharer.core.quantities import GIB
+from sharer.core.usage import Usage
 from sharer.enforcers import ENFORCERS
+from sharer.enforcers.mig import MigEnforcer
+from tests.core.builders import gpu, mig, node
+from tests.enforcers.out_of_reach import NOTHING
 
-MIG = "MIG-bbbbbbbb-0000-0000-0000-000000000001"
+MIG = mig(1, "1g.10gb").uuid
+ENFORCER = MigEnforcer(NOTHING)
 
 
-def test_a_mig_slice_brings_its_device_and_nothing_that_would_limit_it() -> None:
-    """NVML rejects memory limits on MIG handles, and MPS is not offered there."""
-    node = NodeFacts(
-        injection=(Injection.CDI,), devices={MIG: DeviceFacts(cdi_name=f"nvidia.com/gpu={MIG}", slice_spec=True)}
-    )
-    given = container_edits(make_grant([DeviceId.parse(f"{MIG}::mig-0")]), node, ENFORCERS)
-    assert given.cdi_names == (f"nvidia.com/gpu={MIG}", f"sharer.dev/slice={MIG}::mig-0")
-    assert (given.env, given.mounts, given.device_nodes) == ((), (), ())
+def test_a_container_with_a_mig_device_is_given_the_device_and_no_limit_besides() -> None:
+    facts = NodeFacts(injection=(Injection.CDI,), devices={MIG: DeviceFacts(cdi_name=f"nvidia.com/gpu={MIG}")})
+    given = container_edits(make_grant([DeviceId.parse(f"{MIG}::mig-0")]), facts, ENFORCERS)
+    assert given.cdi_names == (f"nvidia.com/gpu={MIG}",)
+    assert [name for name, _ in given.env] == ["SHARER_DEVICE_IDS", "SHARER_GPU_UUIDS", "SHARER_STRATEGY"]
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        (Target(gpu=gpu(0), mig=None), "it is no MIG device"),
+        (Target(gpu=gpu(0, mig_enabled=True), mig=None), "it is no MIG device"),
+        (Target(gpu=gpu(0), mig=mig(1, "1g.10gb", lost="deleted")), "the MIG device is gone: deleted"),
+        (Target(gpu=gpu(0, lost="off the bus"), mig=mig(1, "1g.10gb")), "the MIG device is gone: off the bus"),
+        (Target(gpu=gpu(0), mig=mig(1, None, memory_mib=None)), "the driver does not say how much memory it has"),
+        (Target(gpu=gpu(0), mig=mig(1, "1g.10gb+me")), None),
+    ],
+)
+def test_an_instance_holds_if_it_exists_and_its_size_is_known(target: Target, why: str | None) -> None:
+    assert ENFORCER.available(target) == why
+
+
+def test_a_container_is_held_as_long_as_it_uses_no_other_device() -> None:
+    inventory = node(gpu(0, mig_enabled=True, mig_devices=(mig(1, "1g.10gb"),)), gpu(1))
+    bound = MemoryBound(uuid=MIG, at_least_bytes=GIB, at_most_bytes=GIB, policy=MemoryPolicy(), choice=Choice(by="mig"))
+    main = Tenant(uid="p", container="main", container_id="1" * 64, held=frozenset({MIG}), memory=(bound,))
+    pod = Tenant(uid="p", container=None, memory=(bound,))
+    lists = ProcessReading(asked=frozenset({MIG, gpu(1).uuid}))
+    key = (main.key, Promise.MEMORY, MIG)
+    assert ENFORCER.verify([pod, main], Usage(lists, inventory))[key].problem is None
+    unseen = ENFORCER.verify([pod, main], Usage(None, inventory))
+    assert set(unseen) == {key}
+    assert unseen[key].problem is not None
+    assert (ENFORCER.apply([main]), ENFORCER.release([main])) == ({}, None)

@@ -1,4 +1,4 @@
-"""A cgroup tree made of plain folders and files, and a /proc for the processes in it: what kubelet and runtime leave."""
+"""A cgroup tree of plain folders and files, and a /proc for the processes in it, as kubelet and runtime make them."""
 
 from __future__ import annotations
 

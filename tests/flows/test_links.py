@@ -68,6 +68,8 @@ def test_a_driver_that_does_not_answer_is_asked_again() -> None:
     lab.driver.asked.get(timeout=5)
     lab.driver.answers.put(NodeError("NVML does not answer"))
     assert asked_again(lab)
+    lab.driver.answers.put(ANSWER)  # or its thread would wait on after the test
+    lab.rung.get(timeout=5)
 
 
 def asked_again(lab: Lab) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from sharer.core.errors import PolicyError
+from sharer.core.errors import NodeError, PolicyError
 from sharer.simulation.kubelet import ContainerSpec
 from sharer.simulation.manifests import PlannedPod
 from sharer.simulation.planner import PodOutcome, PodPlanReport, PodState, plan_pods
@@ -125,8 +125,13 @@ def test_of_a_job_s_pods_only_so_many_run_at_a_time() -> None:
 
 
 def test_gpus_that_offer_nothing_are_among_the_warnings() -> None:
-    report = plan(pod("a"), gpus="L4,P4", text=policy(strategy="mps"))
-    assert any("GPU 1 (Tesla P4)" in warning and "offers nothing: MPS needs" in warning for warning in report.warnings)
+    report = plan(pod("a"), gpus="L4,P4", text=policy().replace(b"slices: 4", b"sliceMemory: 10Gi"))
+    assert any("GPU 1 (Tesla P4)" in warning and "offers nothing: no slice" in warning for warning in report.warnings)
+
+
+def test_mps_slices_are_not_planned_for_while_nothing_could_run_on_them() -> None:
+    with pytest.raises(NodeError, match="MPS control daemon"):
+        plan(pod("a"), text=policy(strategy="mps"))
 
 
 def test_the_same_input_gives_the_same_plan() -> None:

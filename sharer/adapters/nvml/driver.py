@@ -27,6 +27,7 @@ T = TypeVar("T")
 CALL_DEADLINE_S = 10.0  # NVML answers in microseconds to milliseconds; a second where a GPU wakes up or links are asked
 OPEN_DEADLINE_S = 90.0  # nvmlInit wakes every GPU, 1 to 4 s each without the persistence daemon; 16 GPUs at most
 LISTEN_S = 1.0  # one wait for events, of which an idle agent makes one after the other; closing waits for its end
+CLOSE_WITHIN_S = 2.0  # the agent must end within 5 s, whatever NVML does (kubelet-contract §19, row 40)
 REOPEN_AFTER_S = 60.0  # how soon a session in doubt is opened anew: see `session`
 
 
@@ -91,10 +92,15 @@ class NvmlDriver:
     def close(self) -> None:
         """Let go of the driver, so that it can be unloaded or a GPU reset. The next question opens it again.
 
-        Takes up to a second where somebody waits for XIDs. Raises NodeError while NVML hangs.
+        Takes up to a second where somebody waits for XIDs. Raises NodeError if NVML does not let go soon.
         """
-        self._worker.run(self._close)
+        self._worker.resume()
+        self._worker.run(self._close, within_s=CLOSE_WITHIN_S)
         self._worker.stop()
+
+    def interrupt(self) -> None:
+        """Let nobody wait for the driver any longer, also whoever waits now. Until `close`."""
+        self._worker.interrupt()
 
     def _ask(self, question: Callable[[Session], T], *, fresh: bool = False, within_s: float | None = None) -> T:
         return self._worker.run(lambda: self._in_session(question, fresh=fresh), within_s=within_s)

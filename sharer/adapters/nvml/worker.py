@@ -62,6 +62,7 @@ class Worker:
         self._stopping = False
         self._job: _Job[object] | None = None
         self._call: _Call | None = None
+        self._interrupted = False
 
     def run(self, work: Callable[[], T], *, within_s: float | None = None) -> T:
         """Do `work` in the thread, give back what it gives, raise what it raises.
@@ -114,6 +115,17 @@ class Worker:
             "the GPU or a reboot may be needed. It is asked again when the call returns"
         )
 
+    def interrupt(self) -> None:
+        """Let nobody wait any longer: who waits, or comes later, is refused at once. Until `resume`."""
+        with self._changed:
+            self._interrupted = True
+            self._changed.notify_all()
+
+    def resume(self) -> None:
+        """Let jobs be done again."""
+        with self._changed:
+            self._interrupted = False
+
     def stop(self) -> None:
         """Let the thread end after the jobs it has. Does not wait for it. The next job starts another."""
         with self._changed:
@@ -121,7 +133,7 @@ class Worker:
             self._changed.notify_all()
 
     def _refuse_if_hanging(self) -> None:
-        reason = self.hanging()
+        reason = "NVML is not asked any more: the agent is stopping" if self._interrupted else self.hanging()
         if reason is not None:
             raise NodeError(reason)
 

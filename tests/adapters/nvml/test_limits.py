@@ -16,7 +16,7 @@ from sharer.core.enforcer import LimitAnswer, LimitChange, LimitQuestion, Memory
 from sharer.core.errors import NodeError
 from sharer.core.quantities import GIB
 from sharer.simulation.gpus import SimulatedGpus
-from sharer.simulation.hardware import GpuSteering
+from sharer.simulation.hardware import GpuSteering, SimulatedGpu
 from sharer.simulation.memory_limits import LimitBackend
 from tests.adapters.nvml.gpus import A, B, mig, with_migs
 from tests.fakes.cgroups import FakeCgroups
@@ -33,11 +33,11 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     with contextlib.ExitStack() as closing:
 
         def build(
-            backend: LimitBackend = LimitBackend.DMEM, gpus: tuple[object, ...] = (A, B), missing: tuple[str, ...] = ()
+            backend: LimitBackend = LimitBackend.DMEM, gpus: tuple[SimulatedGpu, ...] = (A, B), missing: tuple[str, ...] = ()
         ) -> GpuSteering:
             if request.param == "python":
-                return SimulatedGpus(gpus, missing=missing, limit_backend=backend)  # type: ignore[arg-type]
-            node = InstalledGpus(tmp_path / "driver", gpus, missing=missing, limit_backend=backend)  # type: ignore[arg-type]
+                return SimulatedGpus(gpus, missing=missing, limit_backend=backend)
+            node = InstalledGpus(tmp_path / "driver", gpus, missing=missing, limit_backend=backend)
             closing.callback(node.close)
             return node
 

@@ -1,0 +1,179 @@
+"""One seed: let the sequence happen, and after each burst wait until the node is as it must be."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sharer.cli.report import read_report
+from sharer.core.errors import NodeError
+from sharer.core.node_report import NodeReport
+from sharer.simulation.kubelet import KubeletPanic
+from tests.faults.history import wrong_moments
+from tests.faults.sequence import Burst, Sequence, sequence
+from tests.faults.truth import refusals, truth_of, unfinished, wrong
+from tests.faults.world import API_S, SETTLING_S, World, open_world
+
+LOOK_S = 0.04  # between two looks at the report; nobody tells when to look again
+BUSY = 2.5  # so much longer than the stated lag a machine that is busy with other seeds may take
+UNCLAIMED_S = 62.0  # an Allocate that came to nothing holds its slice so long
+DROPPED_S = 40.0  # withdrawn IDs are dropped half a minute later
+LOG_LINES = 40
+
+
+class Broken(Exception):  # noqa: N818
+    """A rule does not hold."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """How a seed went."""
+
+    seed: int
+    lines: list[str] = field(default_factory=list)  # what was done, and how long it took to settle
+    problem: str | None = None
+    lags_s: list[float] = field(default_factory=list)
+    took_s: float = 0.0
+
+    @property
+    def slowest_s(self) -> float:
+        """The longest time to settle."""
+        return max(self.lags_s, default=0.0)
+
+
+def run(wanted: Sequence, tell: Callable[[str], None] = lambda _: None) -> Outcome:
+    """Run a sequence. `tell` hears each line as it comes."""
+    outcome = Outcome(seed=wanted.seed)
+    began_s = time.monotonic()
+
+    def note(line: str) -> None:
+        outcome.lines.append(line)
+        tell(line)
+
+    try:
+        with open_world(wanted.seed, with_api=wanted.with_api) as world:
+            try:
+                _happen(world, wanted, outcome, note)
+            except (Broken, AssertionError, KubeletPanic, TimeoutError) as problem:
+                outcome.problem = "\n".join([f"{type(problem).__name__}: {problem}", *_evidence(world)])
+                world.node.kubelet.take_panics()
+    except Exception:
+        outcome.problem = outcome.problem or traceback.format_exc()
+    outcome.took_s = time.monotonic() - began_s
+    return outcome
+
+
+def run_quietly(seed: int, bursts: int) -> Outcome:
+    """The sequence of a seed, in a process of its own: what the node prints at its end goes nowhere."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        return run(sequence(seed, bursts))
+
+
+def _happen(world: World, wanted: Sequence, outcome: Outcome, note: Callable[[str], None]) -> None:
+    note(f"seed {wanted.seed}: {'with' if wanted.with_api else 'without'} the API, {len(wanted.bursts)} bursts")
+    world.start()
+    _settle(world, outcome, note)
+    for number, burst in enumerate(wanted.bursts, 1):
+        _burst(world, number, burst, outcome, note)
+    note("end: everything is repaired, then every pod ends")
+    world.repair_everything()
+    _settle(world, outcome, note, more_s=API_S if world.api is not None else 0.0)
+    world.empty()
+    _settle(world, outcome, note)
+    _await(world, lambda report: unfinished(world, report, dropped=False), SETTLING_S + UNCLAIMED_S)
+    if wanted.waits_for_drops:
+        _await(world, lambda report: unfinished(world, report, dropped=True), UNCLAIMED_S + DROPPED_S)
+    _check_moments(world)
+    world.node.check()
+
+
+def _burst(world: World, number: int, burst: Burst, outcome: Outcome, note: Callable[[str], None]) -> None:
+    for step in burst:
+        note(f"{number:3}. {step}")
+        world.do(step)
+        if world.mirror is not None:
+            world.mirror.follow()
+        world.remember_unclaimed()
+    _settle(world, outcome, note)
+    if found := list(refusals(world)):
+        raise Broken("\n".join(found))
+
+
+def _settle(world: World, outcome: Outcome, note: Callable[[str], None], *, more_s: float = 0.0) -> None:
+    """Wait until all is as it must be. Where agent or kubelet is down, nothing can settle: only look that both live."""
+    if world.agent is None or not world.node.kubelet.running:
+        note(f"     (the {'agent' if world.agent is None else 'kubelet'} is down)")
+        _check_panics(world)
+        return
+    began_s = time.monotonic()
+    _await(world, lambda report: wrong(world, report), world.lag_s() + more_s)
+    lag_s = time.monotonic() - began_s
+    outcome.lags_s.append(lag_s)
+    note(f"     settled after {lag_s:.2f} s")
+    _check_moments(world)
+
+
+def _await(world: World, missing: Callable[[NodeReport], list[str]], within_s: float) -> None:
+    """Wait until nothing is missing any more. Raises Broken with what is."""
+    until_s = time.monotonic() + within_s * BUSY
+    found = ["there is no report"]
+    while True:
+        _check_panics(world)
+        if world.mirror is not None:
+            world.mirror.follow()
+        world.remember_unclaimed()
+        try:
+            found = missing(read_report(world.node.run_dir))
+        except NodeError as error:
+            found = [str(error)]
+        if not found:
+            return
+        if time.monotonic() > until_s:
+            raise Broken(f"not within {within_s * BUSY:.0f} s:\n" + "\n".join(found))
+        threading.Event().wait(LOOK_S)
+
+
+def _check_panics(world: World) -> None:
+    if panics := world.node.kubelet.take_panics():
+        raise panics[0]
+    if world.agent is not None and not world.agent.running:
+        raise Broken("the agent has ended")
+
+
+def _check_moments(world: World) -> None:
+    if found := list(wrong_moments(world.node.kubelet.streams())):
+        raise Broken("\n".join(found[:5]))
+    if found := [agent.log for agent in world.node.agents if "Traceback" in agent.log]:
+        raise Broken("a traceback in the agent's log")
+
+
+def _evidence(world: World) -> list[str]:
+    """What helps to find out why."""
+    lines = ["", "-- the last report"]
+    try:
+        report = read_report(world.node.run_dir)
+    except NodeError as error:
+        lines.append(str(error))
+    else:
+        lines += [f"{row}" for row in report.slices]
+        lines += [f"{row}" for row in report.status.holders]
+        lines += [f"{row}" for row in report.status.gpus]
+        lines += [f"{row}" for row in report.sources]
+        lines.append(f"{report.status.policy}")
+    truth = truth_of(world.node.kubelet)
+    lines += ["", "-- the kubelet"]
+    lines += [f"{key}: {sorted(who)}" for key, who in sorted(truth.owners.items())]
+    lines += [
+        f"{pod.namespace}/{pod.name} {pod.uid} {pod.phase} {pod.message}"
+        + "".join(f"\n    {one.name} {one.state.value} {dict(one.ids)} {one.message}" for one in pod.containers)
+        for pod in world.node.kubelet.pods()
+    ]
+    lines += [f"remnant {one.name} {one.uid}" for one in world.node.kubelet.remnants()]
+    for number, agent in enumerate(world.node.agents):
+        lines += ["", f"-- the log of agent {number}", *agent.lines[-LOG_LINES:]]
+    return lines

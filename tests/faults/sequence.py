@@ -1,0 +1,235 @@
+"""From a seed to a sequence. All chance is here, and none of it depends on what the agent does: a seed replays exactly.
+
+The steps come in bursts: what is in one burst happens without waiting in between, and after it everything must settle.
+A rough model of the node says what can sensibly happen next.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from sharer.simulation.kubelet import ContainerSpec, Phase
+from tests.faults import steps
+from tests.faults.policies import CUTS, FIRST, GPUS, MISTAKES, Cut
+from tests.faults.steps import ApiTrouble, CheckpointHarm, ListTrouble, Step
+
+BURSTS = 12
+_MANY_PODS = 10
+
+Burst = tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequence:
+    """What a seed means."""
+
+    seed: int
+    with_api: bool
+    waits_for_drops: bool  # at the end also for IDs of earlier cuts to be dropped, which takes half a minute
+    bursts: tuple[Burst, ...]
+
+
+def sequence(seed: int, bursts: int = BURSTS) -> Sequence:
+    """The sequence of a seed. With fewer bursts it is the beginning of the longer one."""
+    rng = random.Random(seed)
+    with_api = rng.random() < 0.3
+    waits_for_drops = rng.random() < 0.25
+    model = _Model(rng=rng, with_api=with_api)
+    return Sequence(
+        seed=seed,
+        with_api=with_api,
+        waits_for_drops=waits_for_drops,
+        bursts=tuple(model.burst() for _ in range(bursts)),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Model:
+    """What there is, as far as the next step depends on it."""
+
+    rng: random.Random
+    with_api: bool
+    pods: dict[str, int] = field(default_factory=dict)  # name -> slices asked for
+    ended: set[str] = field(default_factory=set)
+    remnants: bool = False
+    count: int = 0
+    kubelet: bool = True
+    agent: bool = True
+    settled: bool = True  # the last policy was seen by an agent that ran on
+    cut: Cut = FIRST
+    spoiled: bool = False
+    trouble: int | None = None  # number of the GPU that is lost or broken
+    api: bool = True
+
+    def burst(self) -> Burst:
+        """The next burst."""
+        wanted = self.rng.choice((1, 1, 2, 3))
+        burst: list[Step] = []
+        self.settled = self.settled or (self.agent and self.kubelet)
+        while len(burst) < wanted:
+            burst.extend(self._next())
+        if not self.agent and self.rng.random() < 0.7:
+            burst.extend(self._start_agent())
+        if not self.kubelet and self.rng.random() < 0.6:
+            burst.extend(self._start_kubelet())
+        return tuple(burst)
+
+    def _next(self) -> list[Step]:
+        weights: list[tuple[Callable[[], Iterator[Step]], float]] = [
+            (self._start_pod, 6.0 if len(self.pods) < _MANY_PODS else 0.0),
+            (self._end_pod, 2.0),
+            (self._delete_pod, 2.5),
+            (self._force_delete_pod, 1.5),
+            (self._end_remnants, 1.0 if self.remnants else 0.0),
+            (self._restart_container, 0.7),
+            (self._kill_kubelet, 0.6),
+            (self._start_kubelet, 3.0 if not self.kubelet else 0.0),
+            (self._restart_kubelet, 0.8),
+            (self._harm_checkpoint, 0.8),
+            (self._trouble_list, 0.8),
+            (self._hide_pod, 0.5),
+            (self._end_agent, 1.3),
+            (self._start_agent, 3.0 if not self.agent else 0.0),
+            (self._edit_policy, 1.5),
+            (self._spoil_policy, 0.5),
+            (self._trouble_gpu, 0.8),
+            (self._repair_gpu, 1.5 if self.trouble is not None else 0.0),
+            (self._xid, 0.5),
+            (self._trouble_api, 1.5 if self.with_api else 0.0),
+        ]
+        moves, chances = zip(*weights, strict=True)
+        move = self.rng.choices(moves, chances)[0]
+        return list(move())
+
+    # -- pods
+
+    def _start_pod(self) -> Iterator[Step]:
+        self.count += 1
+        name = f"p{self.count}"
+        sizes = [self.rng.choice((1, 1, 2, 3)) for _ in range(self.rng.choice((1, 1, 1, 2)))]
+        left = sum(self.cut.counts) - sum(count for pod, count in self.pods.items() if pod not in self.ended)
+        if sum(sizes) > left and self.rng.random() < 0.8:
+            sizes = [1]
+        containers = [
+            ContainerSpec(name="main" if number == 0 else f"more{number}", limits={self.cut.resource: size})
+            for number, size in enumerate(sizes)
+        ]
+        init: list[ContainerSpec] = []
+        if self.rng.random() < 0.25:
+            init.append(ContainerSpec(name="init", limits={self.cut.resource: self.rng.choice((1, 2))}))
+        if self.rng.random() < 0.2:
+            init.append(ContainerSpec(name="side", limits={self.cut.resource: 1}, sidecar=True))
+            sizes.append(1)
+        self.pods[name] = max([sum(sizes), *(sum(one.limits.values()) for one in init)])
+        yield steps.StartPod(name, tuple(containers), tuple(init), static=not self.with_api and self.rng.random() < 0.08)
+
+    def _some_pod(self, *, alive: bool = True) -> str | None:
+        names = [name for name in self.pods if not alive or name not in self.ended]
+        return self.rng.choice(names) if names else None
+
+    def _end_pod(self) -> Iterator[Step]:
+        if (name := self._some_pod()) is not None:
+            self.ended.add(name)
+            yield steps.EndPod(name, self.rng.choice((Phase.SUCCEEDED, Phase.FAILED)))
+
+    def _delete_pod(self) -> Iterator[Step]:
+        if (name := self._some_pod(alive=False)) is not None:
+            del self.pods[name]
+            yield steps.DeletePod(name)
+
+    def _force_delete_pod(self) -> Iterator[Step]:
+        if (name := self._some_pod()) is not None:
+            del self.pods[name]
+            self.remnants = True
+            yield steps.ForceDeletePod(name)
+
+    def _end_remnants(self) -> Iterator[Step]:
+        self.remnants = False
+        yield steps.EndRemnants()
+
+    def _restart_container(self) -> Iterator[Step]:
+        if self.kubelet and (name := self._some_pod()) is not None:
+            yield steps.RestartContainer(name)
+
+    # -- kubelet
+
+    def _kill_kubelet(self) -> Iterator[Step]:
+        if self.kubelet:
+            self.kubelet = False
+            yield steps.KillKubelet()
+
+    def _start_kubelet(self) -> Iterator[Step]:
+        if not self.kubelet:
+            self.kubelet = True
+            yield steps.StartKubelet()
+
+    def _restart_kubelet(self) -> Iterator[Step]:
+        if self.kubelet:
+            yield steps.RestartKubelet(self.rng.choice((0.0, 0.0, 0.3)))
+
+    def _harm_checkpoint(self) -> Iterator[Step]:
+        yield steps.HarmCheckpoint(self.rng.choice(tuple(CheckpointHarm)))
+
+    def _trouble_list(self) -> Iterator[Step]:
+        yield steps.TroubleList(tuple(self.rng.choices(tuple(ListTrouble), (3, 3, 1), k=self.rng.randint(1, 3))))
+
+    def _hide_pod(self) -> Iterator[Step]:
+        if (name := self._some_pod()) is not None:
+            yield steps.HidePod(name)
+
+    # -- agent
+
+    def _end_agent(self) -> Iterator[Step]:
+        if not self.agent:
+            return
+        self.agent = False
+        if self.rng.random() < 0.7:
+            yield steps.KillAgent(self.rng.choice((0.0, 0.01, 0.05, 0.2, 0.6)))
+        else:
+            yield steps.StopAgent()
+        if self.rng.random() < 0.5:
+            yield from self._start_agent()
+
+    def _start_agent(self) -> Iterator[Step]:
+        if not self.agent:
+            self.agent = True
+            yield steps.StartAgent()
+
+    # -- policy, GPUs, API
+
+    def _edit_policy(self) -> Iterator[Step]:
+        if self.spoiled and self.rng.random() < 0.3:
+            cut = self.cut
+        else:
+            cut = self.rng.choice([one for one in CUTS if one != self.cut])
+        self.cut, self.spoiled, self.settled = cut, False, False
+        yield steps.EditPolicy(cut)
+
+    def _spoil_policy(self) -> Iterator[Step]:
+        """Only where it is sure that the good one before is in force: else another one than the last may be."""
+        if self.settled and self.agent:
+            self.spoiled = True
+            yield steps.SpoilPolicy(self.rng.choice(MISTAKES))
+
+    def _trouble_gpu(self) -> Iterator[Step]:
+        if self.trouble is None:
+            self.trouble = self.rng.randrange(len(GPUS))
+            yield self.rng.choice((steps.LoseGpu, steps.BreakGpu))(self.trouble)
+
+    def _repair_gpu(self) -> Iterator[Step]:
+        if self.trouble is not None:
+            number, self.trouble = self.trouble, None
+            yield steps.RepairGpu(number)
+
+    def _xid(self) -> Iterator[Step]:
+        yield steps.Xid(self.rng.randrange(len(GPUS)), self.rng.choice((31, 94)))
+
+    def _trouble_api(self) -> Iterator[Step]:
+        if self.api:
+            trouble = self.rng.choice([one for one in ApiTrouble if one is not ApiTrouble.BACK])
+            self.api = trouble is not ApiTrouble.AWAY
+        else:
+            trouble, self.api = ApiTrouble.BACK, True
+        yield steps.TroubleApi(trouble)

@@ -1,0 +1,97 @@
+"""The simulated host's cgroups and processes follow what runs on the simulated kubelet, as real ones would."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from sharer.adapters.cgroups import Cgroups
+from sharer.adapters.processes import ProcFs
+from sharer.core.errors import NodeError
+from sharer.simulation.cgroups import PodCgroups, end_process, write_host_pids, write_process
+from sharer.simulation.kubelet import ContainerSpec
+from tests.simulation.fake_kubelet_node import GPU, Node, fake_node
+
+
+class Unwatched:
+    """Watches nothing."""
+
+    def subscribe(self, directory: str, changed: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with fake_node() as node:
+        node.registered("abcd")
+        yield node
+
+
+@pytest.fixture
+def tree(node: Node) -> Iterator[PodCgroups]:
+    tree = PodCgroups(node.kubelet, node.root / "cgroup")
+    tree.start()
+    with contextlib.closing(tree):
+        yield tree
+
+
+def wait_populated(node: Node, wanted: Mapping[str, bool]) -> None:
+    """Until the real adapter reads this. The tree follows within moments, on another thread."""
+    cgroups, found = Cgroups(node.root / "cgroup", Unwatched()), None
+    for _ in range(500):
+        with contextlib.suppress(NodeError):  # a folder in the making
+            found = dict(cgroups.read().populated)
+            if found == wanted:
+                return
+        threading.Event().wait(0.01)
+    raise AssertionError(f"{found} instead of {wanted}")
+
+
+def leaves(node: Node, uid: str) -> set[str]:
+    return {str(path.relative_to(node.root / "cgroup")) for path in (node.root / "cgroup").glob(f"**/pod{uid}/*/")}
+
+
+def test_a_pod_is_there_from_its_first_container_to_its_last(node: Node, tree: PodCgroups) -> None:
+    wait_populated(node, {})
+    pod = node.kubelet.start_pod("p", {GPU: 1})
+    wait_populated(node, {pod.uid: True})
+    assert leaves(node, pod.uid) == {tree.path(pod.uid).lstrip("/"), tree.path(pod.uid, "main").lstrip("/")}
+    node.kubelet.end_pod("p")
+    wait_populated(node, {})
+
+
+def test_a_forgotten_pod_is_there_until_its_remnant_ends(node: Node, tree: PodCgroups) -> None:
+    pod = node.kubelet.start_pod("p", {GPU: 1})
+    node.kubelet.force_delete_pod("p")
+    wait_populated(node, {pod.uid: True})
+    node.kubelet.end_remnant(pod.uid)
+    wait_populated(node, {})
+
+
+def test_a_container_that_crashes_takes_its_own_leaf_with_it(node: Node, tree: PodCgroups) -> None:
+    pod = node.kubelet.start_pod("p", containers=[ContainerSpec(name="a"), ContainerSpec(name="b")])
+    wait_populated(node, {pod.uid: True})
+    node.kubelet.crash_container("p", "a")
+    for _ in range(500):
+        if leaves(node, pod.uid) == {tree.path(pod.uid).lstrip("/"), tree.path(pod.uid, "b").lstrip("/")}:
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError(leaves(node, pod.uid))
+
+
+def test_a_process_is_seen_in_its_pod_until_it_ends(tmp_path: Path, node: Node, tree: PodCgroups) -> None:
+    uid = "6a9f3b1e-4f0d-4d64-9d0a-1b6a3f9d8c11"
+    write_process(tmp_path, 7, tree.path(uid, "main"), "python")
+    table = ProcFs(tmp_path)
+    assert not table.sees_the_host()
+    write_host_pids(tmp_path)
+    assert table.sees_the_host()
+    found = table.identify(7)
+    assert found is not None
+    assert [pod[0] for pod in found.pods] == [uid]
+    end_process(tmp_path, 7)
+    assert table.identify(7) is None
