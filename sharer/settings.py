@@ -6,10 +6,9 @@ What the node's GPUs are used for is not here: that is the policy.
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,9 +70,15 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
             continue
         if variable in known:
             parser.set_defaults(**{known[variable]: environment[variable]})
-        elif near := difflib.get_close_matches(variable, known, n=1, cutoff=0.85):
-            parser.error(f"the variable {variable} is not known; did you mean {near[0]}?")
+        elif near := _similar(variable, known):
+            parser.error(f"the variable {variable} is not known; did you mean {near}?")
     return Settings(**vars(parser.parse_args(arguments)))
+
+
+def _similar(variable: str, known: Iterable[str]) -> str | None:
+    from difflib import get_close_matches  # only for a misspelt one
+
+    return next(iter(get_close_matches(variable, known, n=1, cutoff=0.85)), None)
 
 
 def _parser() -> argparse.ArgumentParser:

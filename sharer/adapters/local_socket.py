@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import socket
 import threading
 import time
@@ -53,7 +52,7 @@ class LocalSocket:
 
     def open(self) -> None:
         """Listen from now on. Raises NodeError if the socket cannot be made."""
-        new = self.path.with_name(f".{secrets.token_hex(3)}.s")  # no longer than the socket's own name
+        new = self.path.with_name(f".{os.urandom(3).hex()}.s")  # no longer than the socket's own name
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)

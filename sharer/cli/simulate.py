@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from types import FrameType
 
 import click
 
@@ -20,6 +24,7 @@ from sharer.simulation.story import Audience, Observation, SimulationReport
 FAILED = 1
 DEFAULT_GPUS = "2xA100-80GB"
 _MANY = 4  # so many names stand in a table's cell
+_UUID = re.compile(r"\b(GPU|MIG)-([0-9a-f]{8})(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 
 @click.command(
@@ -49,7 +54,8 @@ def simulate(context: click.Context, gpus: str, policy_file: str | None, pods_fi
     policy, source = (default_policy(), "built-in policy") if policy_file is None else read_text(policy_file)
     if pods_file is not None:
         manifests = read_manifests(*read_text(pods_file))
-        plan = plan_pods(simulated, policy, source, manifests.pods, manifests.warnings)
+        with _cleaning_up_on_sigterm():
+            plan = plan_pods(simulated, policy, source, manifests.pods, manifests.warnings)
         if output is Output.TABLE:
             _print_pods(plan)
         else:
@@ -57,7 +63,8 @@ def simulate(context: click.Context, gpus: str, policy_file: str | None, pods_fi
         context.exit(0 if plan.all_fit else FAILED)
     if output is Output.TABLE:
         click.echo(f"{gpus}, {source}")
-    report = play(simulated, policy, source, _Live() if output is Output.TABLE else Audience())
+    with _cleaning_up_on_sigterm():
+        report = play(simulated, policy, source, _Live() if output is Output.TABLE else Audience())
     if output is Output.TABLE:
         _print_slices(report)
     else:
@@ -65,23 +72,42 @@ def simulate(context: click.Context, gpus: str, policy_file: str | None, pods_fi
     context.exit(FAILED if report.failed else 0)
 
 
+@contextlib.contextmanager
+def _cleaning_up_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the program as Ctrl-C does, so that nothing of the node is left; a second one ends it at once."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 class _Live(Audience):
-    """Prints the demo while it runs."""
+    """Prints the demo while it runs. UUIDs are cut short, to fit a line; the documents have them in full."""
 
     def begins(self, title: str) -> None:
         click.echo(f"\n{click.style(title, bold=True)}")
 
     def sees(self, observation: Observation) -> None:
-        click.echo(f"{observation.at_s:7.3f} s  {observation.by:<9} {observation.text}")
+        click.echo(f"{observation.at_s:7.3f} s  {observation.by:<9} {_short(observation.text)}")
 
     def fails(self, failure: str) -> None:
         click.echo(f"not as expected: {failure}", err=True)
 
 
+def _short(text: str) -> str:
+    return _UUID.sub(r"\1-\2…", text)
+
+
 def _print_slices(report: SimulationReport) -> None:
     click.echo()
     print_table(
-        ("GPU", "PRODUCT", "RESOURCE", "SLICES", "MEMORY EACH", "HELD", "FREE", "UNHEALTHY", "PODS"),
+        ("GPU", "PRODUCT", "RESOURCE", "SLICES", "MEMORY EACH", "HELD", "DRAINING", "FREE", "UNHEALTHY", "PODS"),
         [
             [
                 str(one.gpu),
@@ -90,6 +116,7 @@ def _print_slices(report: SimulationReport) -> None:
                 one.slices,
                 None if one.promise_bytes is None else format_bytes(one.promise_bytes),
                 one.held,
+                one.draining,
                 one.free,
                 one.unhealthy,
                 _some(one.pods),

@@ -242,7 +242,8 @@ def _contested(uuid: str, names: list[str]) -> Finding:
     return Finding(
         kind=FindingKind.CONTESTED,
         message=f"another device plugin offers {uuid} as {', '.join(names)}, so it is given out twice",
-        cure="remove the other plugin from this node, or leave the GPU out of sharer's policy",
+        cure="remove the other plugin from this node, or leave the GPU out of sharer's policy; `rivals: ignore` in the"
+        " policy offers it all the same",
         gpu_uuid=uuid,
         resource=names[0],
     )

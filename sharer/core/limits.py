@@ -118,13 +118,14 @@ class Tenant:
         for compute in self.compute:
             yield (self.key, Promise.COMPUTE, compute.uuid), compute.choice
 
-    def held_by(self, enforcer: str) -> Tenant:
-        """The tenant with only those promises that this enforcer is to hold."""
-        return replace(
-            self,
-            memory=tuple(bound for bound in self.memory if bound.choice.by == enforcer),
-            compute=tuple(bound for bound in self.compute if bound.choice.by == enforcer),
-        )
+    def held_by(self, enforcer: str) -> Tenant | None:
+        """The tenant with only those promises that this enforcer is to hold; None: there are none."""
+        memory = tuple(bound for bound in self.memory if bound.choice.by == enforcer)
+        compute = tuple(bound for bound in self.compute if bound.choice.by == enforcer)
+        if not memory and not compute:
+            return None
+        is_all = len(memory) == len(self.memory) and len(compute) == len(self.compute)
+        return self if is_all else replace(self, memory=memory, compute=compute)
 
 
 TenantKey = tuple[str, str | None, str | None]
@@ -148,6 +149,11 @@ def make_terms(inventory: Inventory, policy: Policy | None, enforcers: Availabil
         )
         for uuid, memory_bytes in memory.items()
     }
+
+
+def only_held_by(tenants: Iterable[Tenant], enforcer: str) -> list[Tenant]:
+    """Those tenants of which this enforcer is to hold something, with just that."""
+    return [own for tenant in tenants if (own := tenant.held_by(enforcer)) is not None]
 
 
 def with_driver_limits(facts: NodeFacts, terms: Mapping[str, Terms]) -> NodeFacts:

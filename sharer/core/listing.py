@@ -7,7 +7,7 @@ resizes, and rejects its crashed container at a kubelet restart (kubelet-contrac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sharer.core.device_id import Strategy, recognise
@@ -15,7 +15,7 @@ from sharer.core.edits import NodeFacts
 from sharer.core.evidence import SliceKey
 from sharer.core.injection import why_unusable
 from sharer.core.inventory import Inventory, PhysicalGpu, Topology
-from sharer.core.ledger import Ledger
+from sharer.core.ledger import Ledger, State
 from sharer.core.linked import Links, make_links
 from sharer.core.placement import Place
 from sharer.core.plan import Plan, Slice
@@ -59,9 +59,18 @@ def fault_of(one: Slice, faults: Faults) -> str | None:
 
 
 def make_offers(
-    plan: Plan, listing: Listing, ledger: Ledger, inventory: Inventory, faults: Faults, topology: Topology
+    plan: Plan,
+    listing: Listing,
+    ledger: Ledger,
+    inventory: Inventory,
+    faults: Faults,
+    topology: Topology,
+    contested: Collection[str] = (),
 ) -> dict[str, Offer]:
-    """What each resource shows the kubelet and answers from, by resource name."""
+    """What each resource shows the kubelet and answers from, by resource name.
+
+    `contested` are the UUIDs of GPUs and MIG devices whose free slices are withheld: another plugin offers them too.
+    """
     planned = {(resource.name, str(one.id)): one for resource in plan.resources for one in resource.slices}
     whole = {resource.name for resource in plan.resources if resource.strategy is Strategy.EXCLUSIVE}
     placements = {resource.name: resource.placement for resource in plan.resources}
@@ -80,8 +89,10 @@ def make_offers(
             if one is not None:
                 slices[key[1]] = one
             fault = faults.get(uuid) if one is None else fault_of(one, faults)
-            way_out = listed.withdrawn_s is not None or listed.overdue
-            healthy.append(fault is None and not way_out and not ledger.entry(key).is_busy_for_nobody)
+            entry = ledger.entry(key)
+            withheld = listed.withdrawn_s is not None or listed.overdue
+            withheld = withheld or (uuid in contested and entry.state is State.OFFERED)
+            healthy.append(fault is None and not withheld and not entry.is_busy_for_nobody)
             nodes.append(gpus[uuid].numa_node if uuid in gpus else None)
         if None in nodes:
             nodes = [None] * len(nodes)  # for all or for none: with some only, hints mislead (§14)

@@ -62,6 +62,13 @@ class Exclusive:
 Sharing = TimeSlicing | Mps | Mig | Exclusive
 
 
+class Rivals(StrEnum):
+    """What is done about a GPU that another device plugin offers too."""
+
+    WITHHOLD = "withhold"  # its free slices are Unhealthy
+    IGNORE = "ignore"  # only said
+
+
 class Comparison(StrEnum):
     """How `match.memory` compares."""
 
@@ -154,6 +161,7 @@ class Policy:
     quarantine_timeout_s: float = 600.0
     drain_patience_s: float = 600.0
     rollout_window_s: float = 0.0
+    rivals: Rivals = Rivals.WITHHOLD
     warnings: tuple[str, ...] = field(default=(), compare=False)  # accepted, but the operator should know
     source: str = field(default="policy", compare=False)  # the file or ConfigMap key it was read from, for messages
 

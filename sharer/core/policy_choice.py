@@ -7,7 +7,6 @@ the declared default (bug case P05).
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -105,7 +104,9 @@ def _missing(shelf: PolicyShelf, name: str) -> str:
 def _there_are(keys: Collection[str], name: str) -> str:
     if not keys:
         return "it has no key at all"
-    near = difflib.get_close_matches(name, keys, n=1, cutoff=0.7)
+    from difflib import get_close_matches  # only a missing policy needs it
+
+    near = get_close_matches(name, keys, n=1, cutoff=0.7)
     if near:
         return f"did you mean {near[0]!r}?"
     more = f" and {len(keys) - _MANY_KEYS} more" if len(keys) > _MANY_KEYS else ""

@@ -24,6 +24,7 @@ from sharer.core.policy import (
     OnExceed,
     Placement,
     Policy,
+    Rivals,
     Rule,
     Sharing,
     TimeSlicing,
@@ -57,7 +58,7 @@ COMPUTE_ENFORCERS = ("mps",)  # of a share that a policy can promise; a MIG devi
 _NVIDIA = "it belongs to the NVIDIA plugin's config format, a document with version: v1 and without apiVersion and kind"
 SCHEMA = Schema(
     blocks={
-        "": ("apiVersion", "kind", "rules", "health", "quarantine", "drain", "rollout"),
+        "": ("apiVersion", "kind", "rules", "health", "quarantine", "drain", "rollout", "rivals"),
         "rules[]": (
             "match", "resource", "strategy", "slices", "sliceMemory", "memory", "compute", "placement", "request",
         ),
@@ -103,6 +104,7 @@ def read_policy(document: LocatedNode, source: str) -> Policy:
         quarantine_timeout_s=root.block("quarantine").value("timeout", duration, usual.quarantine_timeout_s),
         drain_patience_s=root.block("drain").value("patience", duration, usual.drain_patience_s),
         rollout_window_s=root.block("rollout").value("window", duration, usual.rollout_window_s),
+        rivals=Rivals(root.value("rivals", one_of(*Rivals), usual.rivals)),
         source=source,
     )
     findings.refuse()

@@ -52,6 +52,8 @@ def to_yaml(policy: Policy, *, defaults: bool = False) -> str:
     ):
         if defaults or amount_s != usual_s:
             lines += _mapping(block, [(key, duration(amount_s))])
+    if defaults or policy.rivals is not usual.rivals:
+        lines.append(f"rivals: {policy.rivals.value}")
     return "\n".join(lines) + "\n"
 
 

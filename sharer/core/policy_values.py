@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import TypeVar
 
 from sharer.core.located import LocatedList, LocatedMapping, LocatedNode, LocatedScalar
@@ -57,8 +56,11 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     for one in words:
         if one.lower() == word.lower():
             return one
-    close = get_close_matches(word, words, n=1, cutoff=0.7) if len(word) <= 60 else []  # difflib is slow on long text
-    return close[0] if close else None
+    if len(word) > 60:  # difflib is slow on long text
+        return None
+    from difflib import get_close_matches  # only a misspelt word needs it
+
+    return next(iter(get_close_matches(word, words, n=1, cutoff=0.7)), None)
 
 
 def describe(node: LocatedNode) -> str:

@@ -53,7 +53,7 @@ class KubeletLink(Protocol):
     def offer(
         self, resource: str, options: ResourceOptions, devices: Sequence[ListedDevice], answers: ResourceAnswers
     ) -> None:
-        """Serve a resource and keep it registered for ever. Called again: replace the list (sent only if it differs)."""
+        """Serve a resource and keep it registered for ever. Called again: replace the list (sent if it differs)."""
         ...
 
     def withdraw(self, resource: str) -> None:

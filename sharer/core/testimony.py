@@ -72,7 +72,7 @@ class Testimony:
     def full(self, holder: Holder, key: SliceKey) -> Holder:
         """The holder with what only other sources know: a UID from the checkpoint, a name from the API."""
         others = self._checkpoint.get(key, [])
-        if self._last is None or self._last[0] is not holder or self._last[1] != others:
+        if self._last is None or self._last[:2] != (holder, others):
             self._last = (holder, others, self._work_out(holder, others))
         return self._last[2]  # the same for all slices of a container, which come one after the other
 

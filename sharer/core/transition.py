@@ -9,8 +9,8 @@ restart of agent or kubelet at any moment ends in the same place: which old IDs 
 `List` say, and what they promised, the IDs say.
 
 Per GPU or MIG device, old and new together: as many slices as the new cut has (or as old ones are held, if more), no
-more promised memory and compute than there is, no second strategy, and no slices with and without a limit beside each
-other. Held slices come first, then the lowest replicas.
+more promised memory and compute than there is, no second strategy, no slices with and without a limit beside each
+other, and no ID under two names. Held slices come first, then the lowest replicas.
 """
 
 from __future__ import annotations
@@ -148,9 +148,10 @@ def _allowed(
         if (parsed.limit_mib is None) != (room.promisable_bytes is None):
             return set(), f"{key[1]} is still held, and slices with and without a limit never share a GPU"
     allowed: set[SliceKey] = set()
+    taken = {device_id for _, device_id in old}  # a renamed resource: no ID is given out under two names
     mine = [key for key in keys if key in wanted]
     for key in sorted(mine, key=lambda key: (key not in occupied, wanted[key].replica)):
-        if key in occupied or before.has_room_for(wanted[key], room):
+        if key in occupied or (key[1] not in taken and before.has_room_for(wanted[key], room)):
             before.add(wanted[key])
             allowed.add(key)
     left = len(mine) - len(allowed)

@@ -39,7 +39,9 @@ class Answers:
         if offer is None or view.facts is None:
             raise RequestError(f"{self._resource} is not offered by this node any more; its policy has changed")
         if not ids:
-            raise RequestError(f"a request for {self._resource} names no device ID; the kubelet should name at least one")
+            raise RequestError(
+                f"a request for {self._resource} names no device ID; the kubelet should name at least one"
+            )
         slices = []
         for text in ids:
             one = offer.slices.get(text)

@@ -20,7 +20,7 @@ from sharer.core.enforcer import ContainerCgroups, Enforcer, Verdict, Verdicts
 from sharer.core.errors import NodeError
 from sharer.core.evidence import CheckpointEntry
 from sharer.core.excess import Excess, ExcessKey, measure
-from sharer.core.limits import PromiseKey, Tenant, TenantKey, Terms, find_tenants
+from sharer.core.limits import PromiseKey, Tenant, TenantKey, Terms, find_tenants, only_held_by
 from sharer.core.observations import PodSeen
 from sharer.core.ports import CheckpointSource
 from sharer.core.usage import Usage
@@ -106,8 +106,9 @@ class Enforcing:
             self._excesses = measure(self._excesses, tenants, sight.usage, now_s)
         self.found = Enforced(enforcement, tuple(self._excesses.values()))
         # A sandbox's cgroup comes before the containers', and some time after those a toolkit's hook sets limits too.
-        unplaced = {tenant.uid for tenant in tenants if not tenant.cgroups}
-        self._diary.plan({tenant.uid: tenant.uid in unplaced for tenant in tenants}, now_s)
+        # And a checkpoint that comes late would be no surprise.
+        incomplete = {tenant.uid for tenant in tenants if not tenant.cgroups} | ({*(uids or ())} - entries.keys())
+        self._diary.plan({uid: uid in incomplete for uid in (*entries, *incomplete)}, now_s)
         returned = self._let_go(tenants, uids)
         return "; ".join([*_news(before, enforcement, sight.names), *returned]) or None
 
@@ -142,8 +143,7 @@ class Enforcing:
         verdicts: dict[PromiseKey, Verdict] = {}
         repaired: dict[PromiseKey, str] = {}
         for enforcer in self._enforcers:
-            own = [tenant.held_by(enforcer.name) for tenant in tenants]
-            own = [tenant for tenant in own if tenant.memory or tenant.compute]
+            own = only_held_by(tenants, enforcer.name)
             if not own:
                 continue
             found = _try_to_verify(enforcer, own, usage)
@@ -165,11 +165,11 @@ class Enforcing:
         """
         now = {tenant.key: tenant for tenant in tenants}
         held = {key: one for key, one in self._held.items() if uids is None or key[0] in uids}
-        changed = [_no_longer_wished(one, now[key]) for key, one in held.items() if key in now]
+        changed = [one for key, old in held.items() if key in now and (one := _no_longer_wished(old, now[key]))]
         ended = [one for key, one in held.items() if key not in now and self._has_ended(one)]
         returned = []
         for enforcer in self._enforcers:
-            gone = [one for one in (tenant.held_by(enforcer.name) for tenant in (*ended, *changed)) if one.memory]
+            gone = only_held_by((*ended, *changed), enforcer.name)
             if gone or uids is None:
                 returned.append(enforcer.release(gone))
         for tenant in ended:
@@ -220,18 +220,15 @@ def _is_cured(verdict: Verdict) -> bool:
     return not verdict.curable
 
 
-def _no_longer_wished(held: Tenant, now: Tenant) -> Tenant:
+def _no_longer_wished(held: Tenant, now: Tenant) -> Tenant | None:
     """The tenant with those promises that something held which the policy does not name for them any more."""
     policies = {bound.uuid: bound.policy for bound in now.memory}
-    return replace(
-        held,
-        compute=(),
-        memory=tuple(
-            bound
-            for bound in held.memory
-            if bound.uuid in policies and bound.choice.by not in (None, "mig", *policies[bound.uuid].enforce)
-        ),
+    memory = tuple(
+        bound
+        for bound in held.memory
+        if bound.uuid in policies and bound.choice.by not in (None, "mig", *policies[bound.uuid].enforce)
     )
+    return replace(held, memory=memory, compute=()) if memory else None
 
 
 def _news(before: Enforcement, after: Enforcement, names: Mapping[str, tuple[str, str]]) -> Iterable[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from sharer.core.device_id import DeviceId, recognise
 from sharer.core.listing import Offer, find_faults, make_offers
 from sharer.core.plan import Plan, make_plan
-from sharer.core.policy import Policy
+from sharer.core.policy import Policy, Rivals
 from sharer.core.ports import KubeletLink, ResourceAnswers, ResourceOptions, SliceSpecs
 from sharer.core.transition import Listing, step
 from sharer.flows.state import Basis, NodeState, NodeView
@@ -36,12 +36,13 @@ def offer(
         faults=faults,
         topology=before.topology,
         entries=before.ledger.entries,
+        contested=frozenset() if policy is not None and policy.rivals is Rivals.IGNORE else before.findings.contested,
     )
     listing, offers = before.listing, before.offers
     if basis != before.basis or not listing.is_settled:
         patience_s = (policy or Policy(rules=())).drain_patience_s
         listing = step(listing, plan, before.ledger, now_s, patience_s=patience_s)
-        offers = make_offers(plan, listing, before.ledger, before.inventory, faults, before.topology)
+        offers = make_offers(plan, listing, before.ledger, before.inventory, faults, basis.topology, basis.contested)
     elif before.facts is before.facts_offered:
         return None
     # Before an ID is listed, everything that an answer for it names must exist (kubelet-contract §19, row 38).

@@ -78,7 +78,7 @@ class PreStart:
                 raise NodeError(f"nothing can hold a container to its memory on {bound.uuid}: {bound.choice.reason}")
         for enforcer in self._enforcers:
             own = pod.held_by(enforcer.name)
-            if not own.memory:
+            if own is None:
                 continue
             left_s = end_s - self._now_s()
             if left_s <= 0:

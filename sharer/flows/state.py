@@ -31,6 +31,7 @@ class Basis:
     faults: Faults
     topology: Topology
     entries: Mapping[SliceKey, Entry]  # of the ledger
+    contested: frozenset[str]  # GPUs and MIG devices whose free slices are withheld
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

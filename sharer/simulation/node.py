@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 
 from sharer import daemon
+from sharer.adapters.documents import read_node_report
+from sharer.adapters.local_socket import ask
 from sharer.core.errors import NodeError, SharerError
+from sharer.core.node_report import NodeReport
 from sharer.core.plan import Plan
 from sharer.settings import Settings
 from sharer.simulation.cgroups import PodCgroups, write_host_pids
@@ -26,6 +31,8 @@ from sharer.simulation.hardware import SimulatedGpu, write_sys_root
 from sharer.simulation.kubelet import FakeKubelet, KubeletSettings
 
 STOP_DEADLINE_S = 15.0
+PATIENCE_S = 20.0
+_ASK_S = 0.05  # between two questions for the agent's report: nobody tells when it has changed
 _SHARED_DEVICE_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 _LONGEST_TEMPORARY = 30  # characters of $TMPDIR that leave room for a socket's name: 107 bytes in all
 
@@ -38,6 +45,7 @@ class SimulatedNode:
 
     def __init__(self, root: Path, gpus: Sequence[SimulatedGpu], policy: bytes) -> None:
         self.root = root
+        self._run_dir = root / "run"
         self.gpus = SimulatedGpus(gpus)
         numa_nodes = sorted({gpu.numa_node for gpu in gpus if gpu.numa_node is not None}) or [0]
         self.kubelet = FakeKubelet(root, KubeletSettings(numa_nodes=tuple(numa_nodes), podresources_lead_s=0.0))
@@ -48,8 +56,9 @@ class SimulatedNode:
         self._failure: SharerError | None = None
 
     def start(self) -> None:
-        """Start the kubelet, then the agent."""
+        """Start the kubelet, then the agent. The kubelet counts as one that has run for long: its list is believed."""
         self.kubelet.start()
+        os.utime(self.kubelet.podresources_socket, (0, 0))
         self._cgroups.start()
         self._agent.start()
 
@@ -65,7 +74,31 @@ class SimulatedNode:
         if self._failure is not None:
             raise self._failure
 
-    def wait_until(self, holds: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+    def write_policy(self, policy: bytes) -> None:
+        """Put another policy in the file that the agent follows, in one step."""
+        new = self.root / "policy.new"
+        new.write_bytes(policy)
+        new.replace(self.root / "policy.yaml")
+
+    def listed(self, resource: str) -> tuple[str, ...]:
+        """The IDs of the last list that the kubelet was sent of a resource; none before the first."""
+        streams = self.kubelet.streams(resource)
+        return streams[-1].messages[-1].ids if streams and streams[-1].messages else ()
+
+    def report(self) -> NodeReport:
+        """What the agent answers on its local socket. Raises NodeError."""
+        return read_node_report(ask(self._run_dir), "the agent's report")
+
+    def wait_report(self, holds: Callable[[NodeReport], bool], what: str, timeout_s: float = PATIENCE_S) -> NodeReport:
+        """Ask the agent until its report is as it should be. Raises NodeError if that does not come, or it ends."""
+        until_s = time.monotonic() + timeout_s
+        while not holds(report := self.report()):
+            if time.monotonic() > until_s:
+                raise NodeError(f"the agent's report did not show within {timeout_s:g} s: {what}")
+            self._stop.wait(_ASK_S)
+        return report
+
+    def wait_until(self, holds: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
         """Wait for something that the kubelet can see. Raises NodeError if it does not come, or the agent ends."""
         try:
             self.kubelet.wait_for(lambda: self._failure is not None or holds(), timeout_s, what)
@@ -86,7 +119,7 @@ class SimulatedNode:
             policy=self.root / "policy.yaml",
             device_plugin_dir=self.kubelet.device_plugin_dir,
             pod_resources_socket=self.kubelet.podresources_socket,
-            run_dir=self.root / "run",
+            run_dir=self._run_dir,
             state_dir=self.root / "state",
             host_root=self.root,
             dev_root=self.root / "dev",
@@ -101,7 +134,7 @@ class SimulatedNode:
 
     def _write_files(self, gpus: Sequence[SimulatedGpu], policy: bytes) -> None:
         """The policy, and what the host's /dev, /proc and /sys show of the GPUs."""
-        (self.root / "policy.yaml").write_bytes(policy)
+        self.write_policy(policy)
         write_sys_root(self.root / "sys", gpus)
         write_host_pids(self.root / "proc")
         dev, capabilities = self.root / "dev", self.root / "proc/driver/nvidia/capabilities"

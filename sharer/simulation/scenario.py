@@ -1,71 +1,34 @@
 """The demo: a node being shared, step by step. Nothing is said that was not observed.
 
-Each step does something to the node, waits for what should follow, and tells what the kubelet, the agent's log or a
-container shows. Where it shows anything else, the step fails with both. To extend it, add a function to `STEPS`: the
-first line of its docstring is its title, and it takes over the pods that the steps before it left.
+Each step does something to the node, waits for what should follow, and tells what the kubelet, the agent's log, its
+report or a container shows. Where it shows anything else, the step fails with both. To extend it, add a function to
+`STEPS`: the first line of its docstring is its title, and it takes over the pods that the steps before it left.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 from sharer.adapters.yaml_text import read_policy_text
-from sharer.core.device_id import DeviceId
+from sharer.core.device_id import Strategy
 from sharer.core.errors import InputError, NodeError
-from sharer.core.plan import Plan, ResourcePlan, make_plan
-from sharer.core.quantities import MIB
-from sharer.core.report import slices_by_device
+from sharer.core.injection import NO_MPS_DAEMON
+from sharer.core.node_report import NodeReport
+from sharer.core.plan import make_plan
+from sharer.core.policy import Rule, TimeSlicing
+from sharer.core.policy_text import to_yaml
+from sharer.core.quantities import duration, format_bytes
+from sharer.core.transition import DROP_AFTER_S
 from sharer.simulation.describe import describe_node
 from sharer.simulation.hardware import SimulatedGpu
 from sharer.simulation.kubelet import Phase, PodStatus
-from sharer.simulation.node import SimulatedNode, open_node
-from sharer.simulation.story import Audience, GpuSlices, SimulationReport, StepReport, Story
+from sharer.simulation.node import open_node
+from sharer.simulation.scene import Scene, count_slices
+from sharer.simulation.story import Audience, SimulationReport, StepReport, Story
 
-FILLING_PODS = 32  # at most so many fill the node up; on a larger one each takes several slices
-
-
-class UnexpectedError(NodeError):
-    """Something was observed that should not be so."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Scene:
-    """What the steps work on."""
-
-    node: SimulatedNode
-    plan: Plan  # worked out here, from the same policy and GPUs: what the agent has to arrive at
-    resource: ResourcePlan  # the one with the most slices; the steps play on it
-    story: Story
-    pods: list[str] = field(default_factory=list)  # those that run, oldest first
-
-    def say(self, by: str, text: str) -> None:
-        """Tell what was observed just now, after what the agent has said until now."""
-        self.story.add(by, text)
-        self.story.tell()
-
-    def expect(self, as_it_should_be: bool, otherwise: str) -> None:
-        """Raise UnexpectedError unless it is."""
-        if not as_it_should_be:
-            raise UnexpectedError(otherwise)
-
-    def start_pod(self, name: str, slices: int = 1, resource: str | None = None) -> PodStatus:
-        """Start a pod that must run, and remember it."""
-        resource = resource or self.resource.name
-        pod = self.node.kubelet.start_pod(name, {resource: slices})
-        self.expect(pod.phase is Phase.RUNNING, f"pod {name} is {pod.phase}: {pod.reason} {pod.message}")
-        self.expect(len(pod.ids(resource)) == slices, f"pod {name} holds {len(pod.ids(resource))} slices, not {slices}")
-        self.pods.append(name)
-        return pod
-
-    def healthy(self) -> frozenset[str]:
-        """The IDs that the kubelet counts as healthy."""
-        return self.node.kubelet.healthy(self.resource.name)
-
-    def free(self) -> int:
-        """What a scheduler would still place here."""
-        return self.node.kubelet.unrequested(self.resource.name)
+FILLING_PODS = 4  # at most so many fill the node up, so that what is said of them can be read
+SHOWN = 4  # IDs in one sentence
 
 
 def advertise(scene: Scene) -> None:
@@ -88,12 +51,20 @@ def admit(scene: Scene) -> None:
         pod = scene.start_pod(name, resource=resource.name)
         ids = " ".join(pod.ids(resource.name))
         scene.say("kubelet", f"pod {name} asked for 1 {resource.name}: {pod.phase}, holds {ids}")
-        _show_container(scene, pod, resource)
+        _show_container(scene, pod)
     if scene.free() >= 2:
         pod = scene.start_pod("notebook", 2)
         ids = " ".join(pod.ids(scene.resource.name))
         scene.say("kubelet", f"pod notebook asked for 2 {scene.resource.name}: {pod.phase}, holds {ids}")
-        _show_container(scene, pod, scene.resource)
+
+
+def know_holders(scene: Scene) -> None:
+    """The agent, which nobody told for whom it was asked, knows who holds what and how much each was promised."""
+    report = _wait_known(scene)
+    for one in report.status.holders:
+        promise = "no memory" if one.promise_bytes is None else format_bytes(one.promise_bytes)
+        who = f"{one.namespace}/{one.pod} ({one.container}), UID {one.uid}"
+        scene.say("report", f"{one.id}: held by {who}, promised {promise}")
 
 
 def fill(scene: Scene) -> None:
@@ -142,19 +113,68 @@ def gpu_returns(scene: Scene) -> None:
 
 
 def reuse(scene: Scene) -> None:
-    """A pod ends, and the next one is given its slices."""
+    """A pod ends: its slices are offered again, and the next pod is given them."""
     ended = scene.pods.pop(0)
     ids = scene.node.kubelet.pod(ended).ids(scene.resource.name)
     scene.node.kubelet.end_pod(ended)
     scene.say("kubelet", f"pod {ended}: {scene.node.kubelet.pod(ended).phase}; it held {' '.join(ids)}")
+    offered = scene.wait_state(ids, "offered")
+    scene.say("report", f"{' '.join(ids)}: {offered.state}, {offered.reason}")
     pod = scene.start_pod("next", len(ids))
     given = pod.ids(scene.resource.name)
     scene.expect(given == ids, f"pod next was given {given}, and only {ids} were free")
     scene.say("kubelet", f"pod next asked for {len(ids)} {scene.resource.name}: {pod.phase}, holds {' '.join(given)}")
 
 
+def outlive(scene: Scene) -> None:
+    """A pod is deleted by force and its processes live on: nobody is given its slices before they have ended."""
+    pod = scene.node.kubelet.pod(scene.pods.pop())
+    ids, shown = pod.ids(scene.resource.name), " ".join(pod.ids(scene.resource.name))
+    _wait_known(scene)  # of a pod that the kubelet has never listed, nobody could say whether it has ended
+    scene.node.kubelet.force_delete_pod(pod.name)
+    kept = scene.wait_state(ids, "quarantined")
+    scene.expect(not scene.holders().keys() & {*ids}, f"the kubelet still knows who holds {shown}")
+    scene.say("kubelet", f"pod {pod.name} is not known any more; Unhealthy: {shown}")
+    scene.say("report", f"{shown}: {kept.state}, {kept.reason}")
+    scene.node.kubelet.end_remnant(pod.uid)
+    offered = scene.wait_state(ids, "offered")
+    scene.say("report", f"the last process has ended; {shown}: {offered.state}, {offered.reason}")
+
+
+def recut(scene: Scene) -> None:
+    """The policy is edited to half the slices: held ones drain, free ones are withdrawn, new ones wait for room."""
+    name = scene.resource.name
+    policy = replace(scene.policy, rules=tuple(map(_halved, scene.policy.rules)), rollout_window_s=0.0)
+    plan = make_plan(scene.inventory, policy)
+    old, held = {*scene.node.listed(name)}, scene.holders().keys()
+    unwanted = old - {str(one.id) for resource in plan.resources if resource.name == name for one in resource.slices}
+    if not unwanted:
+        scene.say("policy", f"{name} has no two time slices of a GPU to make one of")
+        return
+    scene.node.write_policy(to_yaml(policy).encode())
+    scene.policy, scene.plan = policy, plan
+    draining, free = unwanted & held, old - held
+
+    def is_so(report: NodeReport) -> bool:
+        drain = {one.id for one in report.slices if one.resource == name and one.draining_s is not None}
+        return drain == draining and free - _withdrawn(report, name) <= old - unwanted
+
+    report = scene.node.wait_report(is_so, f"draining: {sorted(draining)}; withdrawn of {sorted(free)}: the unwanted")
+    gone = _withdrawn(report, name)
+    scene.expect(gone <= free, f"slices are withdrawn while they are held: {sorted(gone - free)}")
+    scene.node.wait_until(lambda: not scene.healthy() & gone, f"Unhealthy: {sorted(gone)}")
+    patience = duration(policy.drain_patience_s)
+    scene.say("report", f"{len(draining)} held slices of the old cut drain, Healthy for {patience} (drain.patience)")
+    if gone:
+        soon = f"Unhealthy now, not listed any more in {DROP_AFTER_S:g} s at the earliest"
+        scene.say("report", f"{len(gone)} free slices are withdrawn, {soon}: {' '.join(sorted(gone)[:SHOWN])}")
+    for gpu in report.status.gpus:
+        if gpu.waiting is not None:
+            scene.say("report", f"GPU {gpu.index}: {gpu.waiting}")
+
+
 Step = Callable[[Scene], None]
-STEPS: tuple[Step, ...] = (advertise, admit, fill, lose_gpu, gpu_returns, reuse)
+STEPS: tuple[Step, ...] = (advertise, admit, know_holders, fill, lose_gpu, gpu_returns, reuse, outlive, recut)
 
 
 def play(
@@ -170,15 +190,21 @@ def play(
     Raises PolicyError for a policy that cannot be accepted, InputError if it offers nothing on these GPUs, NodeError if
     the node cannot be simulated. What the demo finds wrong is in the report.
     """
-    plan = make_plan(describe_node(gpus), read_policy_text(policy, source))
+    wanted = read_policy_text(policy, source)
+    inventory = describe_node(gpus)
+    plan = make_plan(inventory, wanted)
     if not plan.resources:
         reasons = [f"{refusal.device}: {refusal.reason}" for refusal in plan.refusals] + list(plan.warnings)
         raise InputError(f"{source} offers nothing on these GPUs: {'; '.join(reasons)}")
+    if any(resource.strategy is Strategy.MPS for resource in plan.resources):
+        raise NodeError(f"{source} offers MPS slices: {NO_MPS_DAEMON}, to see the demo")
     story = Story(audience)
     reports: list[StepReport] = []
     with open_node(gpus, policy, lambda record: story.add("agent", record.getMessage())) as node:
         scene = Scene(
             node=node,
+            inventory=inventory,
+            policy=wanted,
             plan=plan,
             resource=max(plan.resources, key=lambda resource: len(resource.slices)),
             story=story,
@@ -187,7 +213,7 @@ def play(
             reports.append(_perform(step, scene, audience))
             if reports[-1].failure is not None:
                 break
-        slices = _count_slices(scene)
+        slices = count_slices(scene)
     return SimulationReport(policy=source, steps=tuple(reports), slices=slices)
 
 
@@ -205,20 +231,10 @@ def _perform(step: Step, scene: Scene, audience: Audience) -> StepReport:
     return StepReport(title=title, observations=observations, failure=failure)
 
 
-def _show_container(scene: Scene, pod: PodStatus, resource: ResourcePlan) -> None:
-    """What the container was started with; it must be told of the slices it holds and of their sum, and of no other."""
+def _show_container(scene: Scene, pod: PodStatus) -> None:
+    """What the container was started with."""
     given = pod.container().given
     assert given is not None, "a running pod's container has started"
-    limits_bytes: Counter[str] = Counter()
-    for device_id in map(DeviceId.parse, pod.ids(resource.name)):
-        if device_id.limit_mib is not None:
-            limits_bytes[device_id.uuid] += device_id.limit_mib * MIB
-    for name, expected in (
-        ("SHARER_DEVICE_IDS", {*pod.ids(resource.name)}),
-        ("SHARER_MEMORY_LIMIT_BYTES", {f"{uuid}={limit_bytes}" for uuid, limit_bytes in limits_bytes.items()}),
-    ):
-        told = {*given.env[name].split(",")} if name in given.env else set()
-        scene.expect(told == expected, f"in pod {pod.name}, {name} names {sorted(told)}, not {sorted(expected)}")
     for name, value in sorted(given.env.items()):
         scene.say(pod.name, f"{name}={value}")
     for label, values in (
@@ -230,39 +246,32 @@ def _show_container(scene: Scene, pod: PodStatus, resource: ResourcePlan) -> Non
             scene.say(pod.name, f"{label}: {' '.join(values)}")
 
 
+def _wait_known(scene: Scene) -> NodeReport:
+    """The agent's report, as soon as it names all holders just as the kubelet knows them."""
+    truth = {
+        (device_id, pod.namespace, pod.name, pod.uid, "main", "held") for device_id, pod in scene.holders().items()
+    }
+
+    def names_them(report: NodeReport) -> bool:
+        holders = report.status.holders
+        return truth == {(one.id, one.namespace, one.pod, one.uid, one.container, one.state) for one in holders}
+
+    return scene.node.wait_report(names_them, f"these holders: {sorted(truth)}")
+
+
+def _withdrawn(report: NodeReport, resource: str) -> set[str]:
+    """The IDs that are listed Unhealthy in order to be dropped."""
+    return {one.id for one in report.slices if one.resource == resource and one.withdrawn_s is not None}
+
+
+def _halved(rule: Rule) -> Rule:
+    """The rule with half as many time slices, if it gives a number of two or more; any other as it is."""
+    if not isinstance(rule.sharing, TimeSlicing) or rule.sharing.slices is None or rule.sharing.slices < 2:
+        return rule
+    return replace(rule, sharing=replace(rule.sharing, slices=rule.sharing.slices // 2))
+
+
 def _first_gpu(scene: Scene) -> tuple[SimulatedGpu, frozenset[str]]:
     """The GPU that the resource's first slice is on, and all of the resource's IDs on it."""
     uuid = scene.resource.slices[0].gpu_uuid
     return scene.node.gpus.gpu(uuid), frozenset(str(one.id) for one in scene.resource.slices if one.gpu_uuid == uuid)
-
-
-def _count_slices(scene: Scene) -> tuple[GpuSlices, ...]:
-    """Every GPU or MIG device with slices, as the kubelet sees them."""
-    gpus = {gpu.uuid: (index, gpu.product) for index, gpu in enumerate(scene.node.gpus.gpus)}
-    holders: dict[str, list[str]] = {}
-    for pod in scene.node.kubelet.pods():
-        for container in () if pod.phase.terminal else pod.containers:
-            for ids in container.ids.values():
-                for device_id in ids:
-                    holders.setdefault(device_id, []).append(pod.name)
-    found = []
-    for resource in scene.plan.resources:
-        healthy = scene.node.kubelet.healthy(resource.name)
-        for uuid, slices in slices_by_device(resource).items():
-            on_it = [str(one.id) for one in slices]
-            index, product = gpus[slices[0].gpu_uuid]
-            found.append(
-                GpuSlices(
-                    gpu=index,
-                    product=product,
-                    uuid=uuid,
-                    resource=resource.name,
-                    slices=len(on_it),
-                    promise_bytes=slices[0].promise_bytes,
-                    held=sum(one in holders for one in on_it),
-                    free=sum(one not in holders and one in healthy for one in on_it),
-                    unhealthy=sum(one not in healthy for one in on_it),
-                    pods=tuple(dict.fromkeys(name for one in on_it for name in holders.get(one, ()))),
-                )
-            )
-    return tuple(sorted(found, key=lambda one: (one.gpu, one.uuid, one.resource)))

@@ -13,7 +13,7 @@ class Observation:
     """One thing that was seen."""
 
     at_s: float  # since the node was started
-    by: str  # "agent", "kubelet", or the pod that sees it
+    by: str  # "agent" (its log), "report" (what it answers on its local socket), "kubelet", or the pod that sees it
     text: str
 
 
@@ -28,7 +28,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSlices:
-    """What has become of the slices of one GPU or MIG device under one resource name."""
+    """What has become of the slices of one GPU or MIG device that one resource lists with one promise."""
 
     gpu: int
     product: str
@@ -37,6 +37,7 @@ class GpuSlices:
     slices: int
     promise_bytes: int | None  # of each
     held: int
+    draining: int  # of the held ones, those of an earlier cut
     free: int
     unhealthy: int
     pods: tuple[str, ...]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from sharer.core.evidence import (
     CgroupReading,
@@ -76,8 +75,9 @@ def readings(serial: int, ended: int = 0) -> list[Reading]:
         ListReading(
             serial=serial,
             holders={
-                (resource, device_id): Holder(uid=None, namespace="default", pod=f"pod-{number}", container="main")
+                (resource, device_id): holder
                 for number in alive.values()
+                for holder in [Holder(uid=None, namespace="default", pod=f"pod-{number}", container="main")]
                 for device_id in ids[number * each : (number + 1) * each]
             },
             pods=frozenset(("default", f"pod-{number}") for number in alive.values()),
@@ -99,20 +99,6 @@ def reconcile_ms(ended: int) -> float:
             make_offers(_PLAN, step(listing, _PLAN, after, 3.0, patience_s=600.0), after, _NODE, {}, Topology())
 
     return min(_cpu_ms(reconcile) for _ in range(ROUNDS))
-
-
-def plan_ms() -> float:
-    """The same for the whole list from nothing: a start, or a changed policy."""
-    ledger = observe_all(Ledger(), readings(1), 0.0, quarantine_s=600.0)
-    ledger = replace(ledger, evidence=ledger.evidence)
-    return min(
-        _cpu_ms(
-            lambda: make_offers(
-                _PLAN, step(Listing(), _PLAN, ledger, 0.0, patience_s=600.0), ledger, _NODE, {}, Topology()
-            )
-        )
-        for _ in range(ROUNDS)
-    )
 
 
 def _cpu_ms(work: Callable[[], object]) -> float:

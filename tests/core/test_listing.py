@@ -94,6 +94,17 @@ def test_a_slice_that_the_kubelet_believes_free_is_unhealthy_while_something_liv
     assert unhealthy(offered(node(gpu(0)), ledger=held)) == []
 
 
+def test_the_free_slices_of_a_contested_gpu_are_withheld_and_its_held_ones_stay() -> None:
+    """DESIGN §3: another plugin offers the same GPU."""
+    key = ("nvidia.com/gpu.shared", f"{gpu_uuid(0)}::ts-1-20480")
+    held = Ledger(entries={key: Entry(state=State.HELD, owner=HOLDER)})
+    inventory = node(gpu(0), gpu(1))
+    plan = make_plan(inventory, policy(time_slicing(4)))
+    listing = step(Listing(), plan, held, 0.0, patience_s=600.0)
+    offers = make_offers(plan, listing, held, inventory, {}, Topology(), {gpu_uuid(0)})
+    assert unhealthy(next(iter(offers.values()))) == [f"{gpu_uuid(0)}::ts-{n}-20480" for n in (0, 2, 3)]
+
+
 def test_slices_of_the_old_cut_are_listed_and_answered_for_and_unhealthy_when_they_are_on_their_way_out() -> None:
     """Contract §17.17 and §17.19: a held ID never vanishes, and Allocate may be asked for it."""
     old = f"{gpu_uuid(0)}::ts-0-40960", f"{gpu_uuid(0)}::ts-1-40960"

@@ -17,6 +17,7 @@ from sharer.core.policy import (
     OnExceed,
     Placement,
     Policy,
+    Rivals,
     Rule,
     TimeSlicing,
 )
@@ -56,6 +57,7 @@ health:
 quarantine: {{timeout: 5m}}
 drain: {{patience: 1h30m}}
 rollout: {{window: 1d}}
+rivals: ignore
 """
     assert read(text) == Policy(
         rules=(
@@ -83,6 +85,7 @@ rollout: {{window: 1d}}
         quarantine_timeout_s=300.0,
         drain_patience_s=5400.0,
         rollout_window_s=86400.0,
+        rivals=Rivals.IGNORE,
     )
 
 
@@ -201,7 +204,7 @@ def test_a_policy_has_at_least_one_rule() -> None:
 
 def test_a_document_that_is_no_mapping_is_refused() -> None:
     assert only(refusal("- 1")) == (
-        "a policy is a mapping with the keys apiVersion, kind, rules, health, quarantine, drain, rollout; found a list"
+        "a policy is a mapping with the keys apiVersion, kind, rules, health, quarantine, drain, rollout, rivals; found a list"
     )
 
 
@@ -243,7 +246,7 @@ quarantine: {timeout: 10}
         ("enforce: [mps]", "enforce: unknown key; it belongs under rules[].memory or under rules[].compute."),
         ("slice: 4", "slice: unknown key; did you mean 'slices', which belongs under rules[]?"),
         ("sharing: {}", "sharing: unknown key; it belongs to the NVIDIA plugin's config format"),
-        ("zzz: 4", "zzz: unknown key. Known here: apiVersion, drain, health, kind, quarantine, rollout, rules"),
+        ("zzz: 4", "zzz: unknown key. Known here: apiVersion, drain, health, kind, quarantine, rivals, rollout, rules"),
         ("drain: {patiense: 1m}", "drain.patiense: unknown key; did you mean 'patience'? Known here: patience"),
         ("'': 1", "'': unknown key."),
     ],

@@ -21,6 +21,7 @@ from sharer.core.policy import (
     OnExceed,
     Placement,
     Policy,
+    Rivals,
     Rule,
     Sharing,
     TimeSlicing,
@@ -107,6 +108,7 @@ def policies(draw: st.DrawFn) -> Policy:
         quarantine_timeout_s=draw(durations),
         drain_patience_s=draw(durations),
         rollout_window_s=draw(durations),
+        rivals=draw(st.sampled_from(Rivals)),
     )
 
 
@@ -156,6 +158,7 @@ health:
 quarantine: {timeout: 10m}
 drain: {patience: 10m}
 rollout: {window: 0s}
+rivals: withhold
 """
     )
     assert read(text).warnings == ()

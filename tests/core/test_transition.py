@@ -149,12 +149,12 @@ def test_slices_with_and_without_a_limit_never_share_a_gpu() -> None:
     assert "without a limit" in listing.waiting[gpu_uuid(0)]
 
 
-def test_a_renamed_resource_drains_under_its_old_name() -> None:
+def test_a_renamed_resource_drains_under_its_old_name_and_no_id_is_offered_under_both() -> None:
     """P08: a rename with one pod running."""
     held = [key(0, 40960)]
     renamed = plan(rule(time_slicing(2), resource="example.com/gpu"))
     listing = walk(walk(Listing(), plan(time_slicing(2)), (0, held)), renamed, (10, held), (50, held), (90, held))
-    assert healthy(listing) == [key(0, 40960, "example.com/gpu"), *held]
+    assert healthy(listing) == [key(1, 40960, "example.com/gpu"), *held]
     assert {name for name, _ in walk(listing, renamed, (100, ()), (131, ()), (132, ())).ids} == {"example.com/gpu"}
 
 
@@ -234,6 +234,7 @@ def test_every_change_ends_with_exactly_the_new_plan(first: Policy, second: Poli
 
 def check_promises(listing: Listing, held: Iterable[SliceKey]) -> None:
     counted = {*healthy(listing), *held}
+    assert len({text for _, text in counted}) == len(counted), "one ID under two names"
     ids = []
     for one in counted:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -43,7 +44,27 @@ def test_the_demo_takes_less_than_ten_seconds_and_ends_with_a_table(tmp_path: Pa
     *_, header, first, second = done.stdout.splitlines()
     assert header.split()[:3] == ["GPU", "PRODUCT", "RESOURCE"]
     assert (first.split()[:1], second.split()[:1]) == (["0"], ["1"])
-    assert "one-too-many: Failed, UnexpectedAdmissionError: Pod was rejected: Allocate failed due to" in done.stdout
+    for said in (
+        "one-too-many: Failed, UnexpectedAdmissionError: Pod was rejected: Allocate failed due to",
+        "held by default/train (main), UID ",
+        "quarantined, its owner has ended, and something of it still runs",
+        "7 held slices of the old cut drain",
+    ):
+        assert said in done.stdout
+    assert len(done.stdout.splitlines()) <= 70
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_left_of_a_demo_that_is_told_to_stop(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sharer", "simulate"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as demo:
+        assert demo.stdout is not None
+        assert any("registered nvidia.com/gpu.shared" in line for line in demo.stdout)
+        there = [path.name for path in tmp_path.iterdir()]
+        demo.send_signal(signal.SIGTERM)
+        assert demo.wait(30) == 128 + signal.SIGTERM
+    assert len(there) == 1
     assert list(tmp_path.iterdir()) == []
 
 

@@ -30,6 +30,7 @@ def main(arguments: ListOf[str]) -> int:
     if asked.seed is not None:
         with contextlib.redirect_stdout(io.StringIO()):  # the node shows all logs at its end
             outcome = run(sequence(asked.seed, asked.steps), lambda line: print(line, file=sys.stderr, flush=True))
+        print(*(line for part in outcome.slow for line in part), sep="\n")
         return _show([outcome], asked.steps)
     began_s = time.monotonic()
     outcomes = []
@@ -46,7 +47,7 @@ def main(arguments: ListOf[str]) -> int:
             )
     for one in outcomes:
         if one.slowest_s > 12:
-            print(*one.lines, sep="\n")
+            print(*one.lines, *(line for part in one.slow for line in part), sep="\n")
     status = _show([one for one in outcomes if one.problem is not None], asked.steps)
     lags_s = sorted(lag_s for one in outcomes for lag_s in one.lags_s)
     if lags_s:

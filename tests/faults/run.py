@@ -39,6 +39,7 @@ class Outcome:
     problem: str | None = None
     lags_s: list[float] = field(default_factory=list)
     took_s: float = 0.0
+    slow: list[list[str]] = field(default_factory=list)
 
     @property
     def slowest_s(self) -> float:
@@ -111,7 +112,11 @@ def _settle(world: World, outcome: Outcome, note: Callable[[str], None], *, more
         _check_panics(world)
         return
     began_s = time.monotonic()
-    _await(world, lambda report: wrong(world, report), world.lag_s() + more_s)
+    try:
+        _await(world, lambda report: wrong(world, report), world.lag_s() + more_s)
+    finally:
+        if time.monotonic() - began_s > 12:
+            outcome.slow.append(_evidence(world))
     lag_s = time.monotonic() - began_s
     outcome.lags_s.append(lag_s)
     note(f"     settled after {lag_s:.2f} s")

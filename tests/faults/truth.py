@@ -38,6 +38,7 @@ class Truth:
     secret: frozenset[Key]  # of these only init containers, and the checkpoint file does not name them
     in_file: frozenset[tuple[str, Key]]  # UID and slice, by the checkpoint file
     alive: Mapping[Key, frozenset[str]]  # -> UIDs with a running container that was given it, known to the kubelet or not
+    living: frozenset[str]  # UIDs with a running container
     names: Mapping[str, tuple[str, str]]  # UID -> namespace and name
     listed: Mapping[Key, bool]  # in the latest list -> Healthy
 
@@ -52,7 +53,8 @@ def truth_of(kubelet: FakeKubelet) -> Truth:
                 owners.setdefault((resource, one), set()).add((uid, container))
     in_file = _in_file(kubelet)
     alive: dict[Key, set[str]] = {}
-    for uid, key in _running(kubelet):
+    running = list(_running(kubelet))
+    for uid, key in running:
         alive.setdefault(key, set()).add(uid)
     secret = {
         key
@@ -66,6 +68,7 @@ def truth_of(kubelet: FakeKubelet) -> Truth:
         secret=frozenset(secret),
         in_file=in_file,
         alive={key: frozenset(uids) for key, uids in alive.items()},
+        living=frozenset(uid for uid, _ in running),
         names=names,
         listed={
             (stream.resource, device.id): device.health == "Healthy"
@@ -119,7 +122,7 @@ def wrong(world: World, report: NodeReport) -> list[str]:
         *_policy(world, report),
         *_lists(rows, truth, kubelet),
         *_owned(world, truth, rows, holders),
-        *_free(world, truth, rows, remains),
+        *_free(world, truth, rows, holders, remains),
         *_health(world, report, rows),
         *_promises(truth, rows),
         *_plan(world, report, rows),
@@ -185,7 +188,11 @@ def _named(truth: Truth, who: frozenset[tuple[str, str]]) -> str:
 
 
 def _free(
-    world: World, truth: Truth, rows: Mapping[Key, SliceReport], remains: Mapping[Key, list[HolderReport]]
+    world: World,
+    truth: Truth,
+    rows: Mapping[Key, SliceReport],
+    holders: Mapping[Key, HolderReport],
+    remains: Mapping[Key, list[HolderReport]],
 ) -> Iterator[str]:
     """Nobody owns them: offered, or quarantined for a reason that is true."""
     for key, row in sorted(rows.items()):
@@ -198,19 +205,29 @@ def _free(
                 if alive & named:
                     yield f"{key} is offered, and {sorted(alive & named)}, by the checkpoint, lives on it"
             case "quarantined":
-                dead = [one.pod or one.uid for one in remains.get(key, ()) if one.uid not in alive]
+                dead = [one.pod or one.uid for one in remains.get(key, ()) if one.uid not in truth.living]
                 if dead or not remains.get(key):
                     yield f"{key} is quarantined for {dead}, who is dead"
                 if row.healthy:
                     yield f"{key} is quarantined and Healthy"
             case "allocated" if time.monotonic() - world.unclaimed.get(key, -UNCLAIMED_S) < UNCLAIMED_S:
                 pass
+            case "held" if _cannot_be_told(holders[key], truth):
+                pass
             case state:
                 yield f"{key} is {state}, and nobody holds it"
     for key, found in remains.items():
         for one in found:
-            if one.state == "remnant" and one.uid not in truth.alive.get(key, ()):
+            if one.state == "remnant" and one.uid not in truth.living:
                 yield f"{key} is said to have a remnant of {one.pod or one.uid}, who is dead"
+
+
+def _cannot_be_told(holder: HolderReport, truth: Truth) -> bool:
+    """Of a pod that `List` never named, only the checkpoint speaks; it lives, and nobody says that it was deleted."""
+    if holder.uid is None or holder.pod is not None:
+        return False
+    key = (holder.resource, holder.id)
+    return holder.uid in truth.alive.get(key, ()) and (holder.uid, key) in truth.in_file
 
 
 def _health(world: World, report: NodeReport, rows: Mapping[Key, SliceReport]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from tests.faults.policies import FIRST, GPUS, Cut
 from tests.faults.steps import ApiTrouble, CheckpointHarm, ListTrouble, Step
 
 GPU_RESET = 1  # NVML's recovery action
+RECOVERY_CALL = "nvmlDeviceGetFieldValues"  # asks for that, once for each GPU at a look
 NOT_READY_S = 0.3  # from a kubelet's start until it knows its pods; `List` is empty until then
 SETTLING_S = 8.0  # policy 5 s (DESIGN §4), end of a pod 5 s without a hint, and two readings
 KUBELET_S = 14.0  # after a kubelet's start its `List` is not believed for 10 s where it names less than before
@@ -65,7 +66,8 @@ class World:
     list_trouble_since_s: float = 0.0
     api_away: bool = False
     unclaimed: dict[tuple[str, str], float] = field(default_factory=dict)  # slices given to pods that came to nothing
-    judged: set[str] = field(default_factory=set)  # UIDs of the pods that `unclaimed` has
+    given: dict[str, set[tuple[str, str]]] = field(default_factory=dict)  # by UID of living pods
+    judged: set[str] = field(default_factory=set)  # UIDs of ended pods that `unclaimed` has
     is_crippled: bool = False  # the checkpoint was harmed: what only it knew may be unknown
 
     @property
@@ -133,6 +135,7 @@ class World:
                     self.agent = None
             case steps.StopAgent():
                 if self.agent is not None:
+                    self.agent.wait_log("")  # before its first word the signal is not its own to handle
                     self.agent.terminate()
                     self.agent = None
             case steps.StartAgent():
@@ -159,14 +162,16 @@ class World:
 
     def remember_unclaimed(self) -> None:
         """Note which slices were given to pods that have ended since: nobody may ever have seen them there."""
-        now_s = time.monotonic()
+        living = {pod.uid: pod for pod in self.node.kubelet.pods() if not pod.phase.terminal}
+        for uid in self.given.keys() - living.keys():
+            self.unclaimed.update(dict.fromkeys(self.given.pop(uid), time.monotonic()))
         for pod in self.node.kubelet.pods():
-            ids = [(resource, one) for each in pod.containers for resource, ids in each.ids.items() for one in ids]
-            if not pod.phase.terminal:
-                continue
-            if pod.uid not in self.judged:
+            ids = {(resource, one) for each in pod.containers for resource, ids in each.ids.items() for one in ids}
+            if pod.uid in living:
+                self.given[pod.uid] = ids
+            elif pod.uid not in self.judged:
                 self.judged.add(pod.uid)
-                self.unclaimed.update(dict.fromkeys(ids, now_s))
+                self.unclaimed.update(dict.fromkeys(ids, time.monotonic()))
 
     def repair_everything(self) -> None:
         """The end of all trouble: what is down comes up, and nobody makes mistakes any more."""
@@ -239,8 +244,14 @@ class World:
         if number in self.lost:
             self.node.gpus.clear(self.lost.pop(number))
         if number in self.broken:
+            self._await_look()  # a reset takes longer than the agent takes to see that it is wanted
             self.broken.remove(number)
             self.node.gpus.put(gpu)
+
+    def _await_look(self) -> None:
+        if self.agent is not None:
+            seen = self.node.gpus.calls(RECOVERY_CALL)
+            self.node.gpus.wait_for_calls(RECOVERY_CALL, seen + 2 * len(GPUS))  # one look of them began after now
 
     def _trouble_api(self, trouble: ApiTrouble) -> None:
         if self.api is None:

@@ -82,7 +82,7 @@ def steps(node: CrashingNode) -> None:
 
 
 @BACKENDS
-@pytest.mark.parametrize("before_change", range(12))
+@pytest.mark.parametrize("before_change", range(6))
 def test_a_crash_at_any_step_of_applying_is_cured_by_the_next_look(
     tmp_path: Path, backend: LimitBackend, before_change: int
 ) -> None:
@@ -98,11 +98,11 @@ def test_a_crash_at_any_step_of_applying_is_cured_by_the_next_look(
         assert {path for path in node.gpus.limited(A) if STRANGER in path} == set()
         assert node.reserved(main) == 20 * GIB
         assert node.orphans() == {} or backend is LimitBackend.MISC
-        assert killed is (before_change < 8)  # applying takes as many changes: else this test would prove nothing
+        assert killed is (before_change < 5)  # applying takes as many changes: else this test would prove nothing
 
 
 @BACKENDS
-@pytest.mark.parametrize("before_change", range(8))
+@pytest.mark.parametrize("before_change", range(6))
 def test_a_crash_at_any_step_of_letting_go_is_cured_by_the_next_look(
     tmp_path: Path, backend: LimitBackend, before_change: int
 ) -> None:
@@ -122,7 +122,7 @@ def test_a_crash_at_any_step_of_letting_go_is_cured_by_the_next_look(
         assert (node.gpus.limited(A), node.gpus.limited(B)) == ({}, {})
 
 
-@pytest.mark.parametrize("before_change", range(8))
+@pytest.mark.parametrize("before_change", range(6))
 def test_limits_that_are_not_wanted_any_more_are_lifted_or_stay_and_are_never_half_trusted(
     tmp_path: Path, before_change: int
 ) -> None:
@@ -168,7 +168,7 @@ class Events(RuleBasedStateMachine):
         self.node.give("main", *ids(uuid, self.replica, gib=gib), uid=uid)
         self.node.start_pod(uid)
 
-    @precondition(lambda self: set(self.promised) - set(self.leaves))
+    @precondition(lambda self: bool(set(self.promised) - set(self.leaves)))
     @rule(data=st.data())
     def container_starts(self, data: st.DataObject) -> None:
         uid = data.draw(st.sampled_from(sorted(set(self.promised) - set(self.leaves))))
@@ -247,7 +247,7 @@ class EventsOnMisc(Events):
 
 
 _SEQUENCES = settings(
-    max_examples=30, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=20, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestEventsOnDmem = Events.TestCase
 TestEventsOnDmem.settings = _SEQUENCES
@@ -259,19 +259,25 @@ TestEventsOnMisc.settings = _SEQUENCES
 @settings(max_examples=25, deadline=None)
 def test_events_that_come_in_any_order_end_in_the_same_place(order: list[str]) -> None:
     """No news can come too early or too late for a look."""
-    with tempfile.TemporaryDirectory(prefix="s-") as folder:
-        with contextlib.closing(CrashingNode(Path(folder), LimitBackend.DMEM)) as node:
-            there = False
-            for event in order:
-                if event == "give":
+    with contextlib.ExitStack() as closing:
+        folder = closing.enter_context(tempfile.TemporaryDirectory(prefix="s-"))
+        node = closing.enter_context(contextlib.closing(CrashingNode(Path(folder), LimitBackend.DMEM)))
+        main: Path | None = None
+        is_there = False
+        for event in order:
+            match event:
+                case "give":
                     node.give("main", *ids(A, 0))
-                elif event == "pod":
+                case "pod":
                     node.start_pod()
-                    there = True
-                elif event == "start" and there:
-                    node.start("main")
-                elif event == "look":
+                    is_there = True
+                case "start" if is_there:
+                    main = node.start("main")
+                case "end" if main is not None:
+                    node.tree.remove(main)
+                    main = None
+                case "look":
                     node.look()
-            node.look()
-            leaves = [path for path in node.tree.pod(POD).iterdir() if path.is_dir()] if there else []
-            assert [node.limit(leaf) for leaf in leaves[1:]] == [20] * (len(leaves) - 1 if leaves else 0)
+        node.look()
+        assert node.limit(node.tree.pod(POD)) == 20
+        assert main is None or node.limit(main) == 20

@@ -6,19 +6,22 @@ import threading
 import pytest
 
 from sharer.adapters.documents import to_json
-from sharer.core.errors import InputError
+from sharer.core.errors import InputError, NodeError
 from sharer.simulation.node import default_policy
 from sharer.simulation.products import parse_gpus
 from sharer.simulation.scenario import (
     STEPS,
-    Scene,
     Step,
     admit,
     advertise,
     fill,
+    know_holders,
+    outlive,
     play,
+    recut,
     reuse,
 )
+from sharer.simulation.scene import Scene
 from sharer.simulation.story import Audience, Observation, SimulationReport
 
 MIG = b"""\
@@ -27,6 +30,20 @@ kind: SharingPolicy
 rules:
   - {match: {}, strategy: mig}
   - {match: {product: "*L4*"}, strategy: exclusive}
+"""
+
+SAME_IDS = b"""\
+apiVersion: sharer.dev/v1alpha1
+kind: SharingPolicy
+rules:
+  - {match: {}, strategy: time-slicing, slices: 4, memory: {limit: none}}
+rollout: {window: 10m}
+"""
+MPS = b"""\
+apiVersion: sharer.dev/v1alpha1
+kind: SharingPolicy
+rules:
+  - {match: {}, strategy: mps, slices: 4}
 """
 
 
@@ -60,7 +77,7 @@ def test_every_step_shows_what_it_should_on_mig_devices_and_on_whole_gpus_and_no
         (1, "nvidia.com/gpu", 1, 0, 0),
         (2, "nvidia.com/gpu", 1, 1, 0),
     ]
-    assert sum(one.held for one in report.slices if one.resource == "nvidia.com/mig-1g.10gb") == 3
+    assert sum(one.held for one in report.slices if one.resource == "nvidia.com/mig-1g.10gb") == 2
     left = set(threading.enumerate()) - before
     for thread in left:
         thread.join(5)
@@ -76,7 +93,52 @@ def test_a_container_is_seen_to_receive_its_promise() -> None:
 
 
 def test_a_node_with_one_slice_can_be_shown() -> None:
-    assert not demo("L4", MIG, advertise, admit, fill, reuse).failed
+    report = demo("L4", MIG, advertise, admit, know_holders, fill, reuse, outlive, recut)
+    assert [step.failure for step in report.steps] == [None] * 7
+    assert [one.text for one in report.steps[-1].observations] == [
+        "nvidia.com/gpu has no two time slices of a GPU to make one of"
+    ]
+
+
+def test_the_agent_is_seen_to_know_owner_uid_and_promise() -> None:
+    report = demo("A100-80GB", default_policy(), advertise, admit, know_holders)
+    told = [one.text for one in report.steps[-1].observations if one.by == "report"]
+    assert [line.partition(": held by ")[2].partition(", UID ")[0] for line in told] == [
+        "default/train (main)",
+        "default/notebook (main)",
+        "default/notebook (main)",
+    ]
+    assert {line.partition(", promised ")[2] for line in told} == {"19.8 GiB"}
+
+
+def test_a_slice_is_seen_in_quarantine_from_the_force_delete_until_the_last_process_has_ended() -> None:
+    report = demo("L4", default_policy(), advertise, admit, outlive)
+    assert not report.failed
+    kubelet, kept, offered = [one.text for one in report.steps[-1].observations if one.by != "agent"]
+    assert kubelet.startswith("pod notebook is not known any more; Unhealthy: ")
+    assert kept.endswith(": quarantined, its owner has ended, and something of it still runs")
+    assert offered.endswith(": offered, nobody holds it")
+    assert [(one.held, one.free, one.unhealthy) for one in report.slices] == [(1, 3, 0)]
+
+
+@pytest.mark.parametrize("policy", [default_policy(), SAME_IDS], ids=["other IDs", "fewer IDs"])
+def test_a_re_cut_under_running_pods_drains_what_is_held_and_withdraws_what_is_free(policy: bytes) -> None:
+    report = demo("L4", policy, advertise, admit, fill, reuse, outlive, recut)
+    assert [step.failure for step in report.steps] == [None] * 6
+    told = " / ".join(one.text for one in report.steps[-1].observations if one.by == "report")
+    draining = sum(one.draining for one in report.slices)
+    assert f"{draining} held slices of the old cut drain, Healthy for 10m" in told
+    assert "1 free slices are withdrawn, Unhealthy now, not listed any more in 30 s at the earliest" in told
+    assert "GPU 0: " in told
+    assert draining > 0
+    assert [(one.slices, one.held, one.free, one.unhealthy) for one in report.slices] == [(4, 3, 0, 1)]
+
+
+def test_a_policy_of_mps_slices_is_refused_at_once_with_the_reason() -> None:
+    watching = Watching()
+    with pytest.raises(NodeError, match=r"policy\.yaml offers MPS slices: no MPS control daemon serves it"):
+        demo("A100-80GB", MPS, audience=watching)
+    assert watching.seen == []
 
 
 def test_what_is_not_as_expected_fails_the_step_and_ends_the_demo() -> None:

@@ -10,39 +10,6 @@
     wire        the few fields that are decoded; pods, steering, events: from and to the core's words
     timings     every interval, with its reason        counters   what was asked how often
 
-Nothing here is called inside an answer to the kubelet.
+Nothing here is called inside an answer to the kubelet. Nothing is imported by this package itself, so that an agent can
+look at `access` before it has registered, and take the rest afterwards.
 """
-
-from __future__ import annotations
-
-from sharer.adapters.kube.access import InCluster, KubeAccess, Kubeconfig, choose_access
-from sharer.adapters.kube.calls import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, Resource
-from sharer.adapters.kube.client import KubeClient
-from sharer.adapters.kube.connect import connect
-from sharer.adapters.kube.counters import KubeCounters
-from sharer.adapters.kube.errors import ApiError
-from sharer.adapters.kube.timings import KubeTimings
-from sharer.adapters.kube.watch import ObjectWatch
-from sharer.adapters.kube.watches import watch_config_map, watch_node, watch_pods
-
-__all__ = [
-    "CONFIG_MAPS",
-    "EVENTS",
-    "LEASES",
-    "NODES",
-    "PODS",
-    "ApiError",
-    "InCluster",
-    "KubeAccess",
-    "KubeClient",
-    "KubeCounters",
-    "KubeTimings",
-    "Kubeconfig",
-    "ObjectWatch",
-    "Resource",
-    "choose_access",
-    "connect",
-    "watch_config_map",
-    "watch_node",
-    "watch_pods",
-]

@@ -1,10 +1,14 @@
-"""The one place where the official client is imported."""
+"""The one place where the official client is imported, and what of ours is of no use without it."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from sharer.adapters.kube.access import KubeAccess
-from sharer.adapters.kube.client import KubeClient
-from sharer.adapters.kube.timings import KubeTimings
+
+if TYPE_CHECKING:
+    from sharer.adapters.kube.client import KubeClient
+    from sharer.adapters.kube.timings import KubeTimings
 
 USER_AGENT = "sharer-agent"
 
@@ -15,6 +19,8 @@ def connect(access: KubeAccess, timings: KubeTimings | None = None, *, user_agen
     The first call imports `kubernetes`, in one go; call it after the kubelet has registered us, so that the import
     delays no pod.
     """
+    from sharer.adapters.kube.client import KubeClient
+    from sharer.adapters.kube.timings import KubeTimings
     from sharer.adapters.kube.transport import Transport
 
     timings = timings or KubeTimings()

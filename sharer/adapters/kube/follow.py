@@ -7,14 +7,15 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sharer.adapters.kube.access import KubeAccess
-from sharer.adapters.kube.client import KubeClient
 from sharer.adapters.kube.connect import connect
-from sharer.adapters.kube.watch import ObjectWatch
-from sharer.adapters.kube.watches import watch_config_map, watch_node, watch_pods
 from sharer.core.observations import ApiSync, ApiTrouble, ApiTroubleKind, ConfigMapSeen, NodeSeen, PodsSeen
+
+if TYPE_CHECKING:  # imported when it begins to follow: an agent registers first
+    from sharer.adapters.kube.client import KubeClient
+    from sharer.adapters.kube.watch import ObjectWatch
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class FollowedApi:
             watches, client = tuple(self._watches.values()), self.client
         if watches:
             with ThreadPoolExecutor(len(watches), thread_name_prefix="api-end") as pool:
-                list(pool.map(ObjectWatch.stop, watches))
+                list(pool.map(lambda watch: watch.stop(), watches))
         if client is not None:
             client.close()
 
@@ -84,6 +85,8 @@ class FollowedApi:
             steering_changed()
 
         try:
+            from sharer.adapters.kube.watches import watch_config_map, watch_node, watch_pods
+
             client = self._connect(self._access)
         except Exception as error:  # a broken installation of the client; no reason to stop sharing
             log.exception("the API server's client cannot be loaded; the agent goes on without it")

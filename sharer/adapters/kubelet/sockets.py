@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import socket
 import stat
 from pathlib import Path
@@ -71,7 +70,7 @@ def check_directory(directory: Path) -> None:
 def new_name(resource: str) -> str:
     """A file name that was never used: an ending gRPC server unlinks its path, whoever has it by then (§16.1)."""
     readable = re.sub(r"[^A-Za-z0-9._-]", "-", resource.rpartition("/")[2])[:20] or "resource"
-    return f"sharer-{readable}-{secrets.token_hex(6)}.sock"
+    return f"sharer-{readable}-{os.urandom(6).hex()}.sock"
 
 
 def remove_leftovers(directory: Path) -> list[str]:

@@ -8,7 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from sharer.adapters.kube import KubeAccess, KubeClient, Kubeconfig, KubeTimings, ObjectWatch, connect, watch_pods
+from sharer.adapters.kube.access import KubeAccess, Kubeconfig
+from sharer.adapters.kube.client import KubeClient
+from sharer.adapters.kube.connect import connect
+from sharer.adapters.kube.timings import KubeTimings
+from sharer.adapters.kube.watch import ObjectWatch
+from sharer.adapters.kube.watches import watch_pods
 from sharer.adapters.kube.wire import Pod
 from sharer.core.observations import PodSeen, PodsSeen
 from sharer.simulation.apiserver import ApiServer, Rule

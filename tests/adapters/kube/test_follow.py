@@ -12,8 +12,10 @@ from typing import Protocol
 
 import pytest
 
-from sharer.adapters import kube
-from sharer.adapters.kube import KubeAccess, KubeClient, Kubeconfig, KubeTimings
+from sharer.adapters.kube.access import KubeAccess, Kubeconfig
+from sharer.adapters.kube.client import KubeClient
+from sharer.adapters.kube.connect import connect as connect_api
+from sharer.adapters.kube.timings import KubeTimings
 from sharer.adapters.kube.follow import FollowedApi
 from sharer.core.observations import ApiSync, ApiTroubleKind, PodsSeen
 from sharer.simulation.apiserver import (
@@ -29,7 +31,7 @@ from sharer.simulation.apiserver import (
 )
 from tests.adapters.kube.lab import NODE_NAME, PATIENCE_S, Lab, names
 
-QUICK = KubeTimings(retry_first_s=0.02, retry_cap_s=0.05, slow_retry_s=0.1, settled_s=0.0)
+QUICK = KubeTimings(retry_first_s=0.02, retry_cap_s=0.05, slow_retry_s=0.03, settled_s=0.0)
 POLICIES = ("gpu", "policies")
 EACH = {(verb, resource): 1 for verb in ("list", "watch") for resource in ("pods", "nodes", "configmaps")}
 
@@ -105,7 +107,7 @@ def make_agent(lab: Lab, server: ApiServer) -> Iterator[MakeAgent]:
             config_map: tuple[str, str] | None = POLICIES,
             connect: Connect | None = None,
         ) -> Agent:
-            connect = connect or (lambda access: kube.connect(access, timings))
+            connect = connect or (lambda access: connect_api(access, timings))
             agent = Agent(Kubeconfig(path=lab.kubeconfig("t1")), config_map, connect)
             closing.callback(agent.api.close)
             return agent
@@ -243,7 +245,7 @@ def test_closed_while_it_connects_it_asks_nothing_afterwards(make_agent: MakeAge
 
     def slow(access: KubeAccess) -> KubeClient:
         closed.wait(PATIENCE_S)
-        return kube.connect(access, QUICK)
+        return connect_api(access, QUICK)
 
     agent = make_agent(connect=slow).start()
     agent.api.close()

@@ -6,7 +6,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from sharer.adapters.kube import Kubeconfig, watch_pods
+from sharer.adapters.kube.access import Kubeconfig
+from sharer.adapters.kube.watches import watch_pods
 from sharer.core.observations import PodsSeen
 from sharer.simulation.apiserver import POD, ApiServer, pod_object
 from tests.adapters.kube.lab import PATIENCE_S, Lab

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sharer.adapters.kube import ApiError, InCluster, Kubeconfig, choose_access
+from sharer.adapters.kube.access import InCluster, Kubeconfig, choose_access
+from sharer.adapters.kube.errors import ApiError
 from sharer.core.observations import ApiTroubleKind
 from sharer.simulation.apiserver import NODE, POD, ApiServer, Ending, node_object, pod_object
 from tests.adapters.kube.lab import NODE_NAME, Lab, names

@@ -8,14 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from sharer.adapters.kube import (
-    NODES,
-    ApiError,
-    KubeClient,
-    Resource,
-    watch_config_map,
-    watch_node,
-)
+from sharer.adapters.kube.calls import NODES, Resource
+from sharer.adapters.kube.client import KubeClient
+from sharer.adapters.kube.errors import ApiError
+from sharer.adapters.kube.watches import watch_config_map, watch_node
 from sharer.core.observations import ApiTroubleKind, ConfigMapSeen, NodeSeen
 from sharer.core.ports import ApiEvent, Eviction
 from sharer.simulation.apiserver import (

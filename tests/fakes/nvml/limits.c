@@ -55,13 +55,13 @@ static struct limit *entry(struct node *of, uint32_t slot, const char *path, uin
     struct limit *unused = NULL;
     for (uint32_t i = 0; i < of->limit_count; i++) {
         struct limit *limit = &of->limits[i];
-        if (limit->inode != 0 && limit->slot == slot && strcmp(limit->path, path) == 0) {
-            if (limit->inode == inode)
-                return limit;
-            limit->inode = 0; /* another folder of the same name */
-        }
-        if (limit->inode != 0 && limit->slot == slot && inode_of(limit->path) != limit->inode)
-            limit->inode = 0;
+        if (limit->inode == inode && limit->slot == slot && strcmp(limit->path, path) == 0)
+            return limit;
+    }
+    for (uint32_t i = 0; i < of->limit_count; i++) {
+        struct limit *limit = &of->limits[i];
+        if (limit->inode != 0 && inode_of(limit->path) != limit->inode)
+            limit->inode = 0; /* removed, or another folder of the same name */
         if (limit->inode == 0)
             unused = limit;
     }
