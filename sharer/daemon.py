@@ -41,9 +41,8 @@ from sharer.settings import Settings
 
 CYCLE_S = 2.0  # a changed policy, a driver that came late, a GPU that does not answer are noticed within this time
 REFRESH_S = 10.0  # between two full looks at a driver that answers
-API_AFTER_S = (
-    10.0  # at the latest: the API server's client is imported after the kubelet has registered us (DESIGN §10)
-)
+API_AFTER_S = 10.0  # at the latest: the API server's client is imported after the kubelet has registered us (DESIGN §10)
+REGISTERING_S = 0.05  # a registration takes some 20 ms, and longer if `List` and all else is asked at the same time
 
 P = ParamSpec("P")
 
@@ -68,7 +67,7 @@ def run(settings: Settings, stop: threading.Event, *, library: LibrarySource | N
 
 def share(outside: Outside, state: NodeState, stop: threading.Event) -> None:
     """Go round: read what is wanted, look at what exists, offer what follows. A failed step is tried next time."""
-    inbox, said = Inbox(), Sayings()
+    inbox, said = Inbox(), Sayings(stop)
 
     def wake_at_the_end() -> None:
         stop.wait()
@@ -84,7 +83,7 @@ def share(outside: Outside, state: NodeState, stop: threading.Event) -> None:
     follow(outside.sources, inbox)
     news: list[News] = []
     refreshed_s = looked_s = -REFRESH_S
-    started_s, api = time.monotonic(), outside.api
+    started_s, registering = time.monotonic(), True
     while not stop.is_set():
         now_s = time.monotonic()
         is_due = now_s - looked_s >= CYCLE_S  # the inbox wakes us more often
@@ -106,16 +105,18 @@ def share(outside: Outside, state: NodeState, stop: threading.Event) -> None:
         said.attempt("offer", offer, state, outside.kubelet, outside.specs, answers_for, now_s)
         said.attempt("findings", look_for_findings, state, now_s)
         follow_holders(state, outside.sources, inbox)
-        if api is not None and is_time_for_the_api(outside, state, now_s - started_s):
-            api.start(inbox.put, partial(inbox.put, Hint.STEERING))
-            api = None
-        news = inbox.wait(min(looked_s + CYCLE_S, next_look_s(state.view)) - time.monotonic())
+        if registering and not is_registering(outside, state, now_s - started_s):
+            registering = False
+            if outside.api is not None:
+                outside.api.start(inbox.put, partial(inbox.put, Hint.STEERING))
+        wait_s = min(looked_s + CYCLE_S, next_look_s(state.view)) - time.monotonic()
+        news = inbox.wait(max(wait_s, REGISTERING_S) if registering else wait_s)
 
 
-def is_time_for_the_api(outside: Outside, state: NodeState, running_s: float) -> bool:
-    """Whether the kubelet has registered everything, or nothing can be registered without the API's word."""
+def is_registering(outside: Outside, state: NodeState, running_s: float) -> bool:
+    """Whether the rest should still wait for the kubelet: not if nothing can be registered without the API's word."""
     registered = outside.kubelet.registered()
-    return state.view.policy.policy is None or all(registered.values()) or running_s >= API_AFTER_S
+    return state.view.policy.policy is not None and not all(registered.values()) and running_s < API_AFTER_S
 
 
 def read_policy(wanted: PolicyText) -> Policy:
@@ -158,9 +159,10 @@ def installed_version() -> str:
 
 
 class Sayings:
-    """Logs what each step of the cycle says, once for as long as it says the same."""
+    """Logs what each step of the cycle says, once for as long as it says the same; what fails at the end is no news."""
 
-    def __init__(self) -> None:
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
         self._last: dict[str, str] = {}
 
     def attempt(self, name: str, step: Callable[P, str | None], /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -168,7 +170,7 @@ class Sayings:
         try:
             sentence, level = step(*args, **kwargs), logging.INFO
         except SharerError as error:
-            sentence, level = str(error), logging.WARNING
+            sentence, level = str(error), logging.DEBUG if self._stop.is_set() else logging.WARNING
         if sentence is None:
             self._last.pop(name, None)
             return

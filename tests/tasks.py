@@ -55,6 +55,11 @@ def bench(arguments: Sequence[str]) -> int:
     return _run(["python", "-m", "tests.bench", *arguments])
 
 
+def faults(arguments: Sequence[str]) -> int:
+    """Chance: seeded sequences of everything that happens to a node. --seeds N, or --seed S to replay one."""
+    return _run(["python", "-m", "tests.faults", *arguments])
+
+
 def lock(arguments: Sequence[str]) -> int:
     """Write requirements.lock from pyproject.toml; pins stay unless --upgrade or --upgrade-package NAME is given."""
     compile_command = ["python", "-m", "uv", "pip", "compile", "pyproject.toml", "--extra", "dev", "--quiet"]
@@ -68,6 +73,7 @@ TASKS: dict[str, Callable[[Sequence[str]], int]] = {
     "test": test,
     "proto": proto,
     "bench": bench,
+    "faults": faults,
     "lock": lock,
 }
 

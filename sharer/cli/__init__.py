@@ -23,6 +23,7 @@ def main() -> None:
         gc.disable()  # importing leaves next to no garbage, and looking for it took a tenth of the start (measured)
         from sharer.cli.agent import run_agent
 
+        gc.freeze()  # nor will later looks go through what was imported
         gc.enable()
         sys.exit(run_agent(arguments[1:], os.environ))
 

@@ -111,6 +111,7 @@ class Evidence:
 
     listed: ListReading | None = None
     checkpoint: CheckpointReading | None = None
+    checkpoint_then: CheckpointReading | None = None  # the last one before `listed`: about the pods that `listed` names
     cgroups: CgroupReading | None = None
     processes: ProcessReading | None = None
     pods: PodsSeen | None = None

@@ -208,7 +208,8 @@ def _count_absences(ledger: Ledger, reading: ListReading) -> Ledger:
     lost = {} if last is None else {key: reading.serial for key in last.holders if key not in reading.holders}
     still = {key: serial for key, serial in ledger.missing_from.items() if key not in reading.holders}
     kept = {key: serial for key, serial in still.items() if key in ledger.entries}
-    return replace(ledger, evidence=replace(ledger.evidence, listed=reading), missing_from=kept | lost)
+    evidence = replace(ledger.evidence, listed=reading, checkpoint_then=ledger.evidence.checkpoint)
+    return replace(ledger, evidence=evidence, missing_from=kept | lost)
 
 
 _ALLOCATED = "the kubelet asked for it; which container it is for is not known yet"

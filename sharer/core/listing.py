@@ -7,7 +7,7 @@ resizes, and rejects its crashed container at a kubelet restart (kubelet-contrac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from sharer.core.device_id import Strategy, recognise
@@ -17,12 +17,14 @@ from sharer.core.injection import why_unusable
 from sharer.core.inventory import Inventory, PhysicalGpu, Topology
 from sharer.core.ledger import Ledger, State
 from sharer.core.linked import Links, make_links
-from sharer.core.placement import Place
+from sharer.core.placement import Layout
 from sharer.core.plan import Plan, Slice
 from sharer.core.policy import Placement
 from sharer.core.ports import ListedDevice
 from sharer.core.quantities import MIB
 from sharer.core.transition import Listed, Listing
+
+GONE = "not there any more, or not yet: the driver does not list it"
 
 Faults = Mapping[str, str]
 """UUID of a physical GPU or MIG device -> why nothing can run on it."""
@@ -36,13 +38,15 @@ class Offer:
     placement: Placement
     slices: Mapping[str, Slice]  # by ID text: everything that Allocate may be asked for, without foreign IDs
     devices: tuple[ListedDevice, ...]
-    places: Mapping[str, Place]
-    totals: tuple[int, ...]  # slices per GPU or MIG device, by rank
-    links: Links | None  # how well the GPUs are linked, by rank; None: not a resource of whole GPUs
+    layout: Layout  # of the slices
+    links: Links | None  # how well the GPUs are linked, in the layout's order; None: not a resource of whole GPUs
 
 
-def find_faults(inventory: Inventory, facts: NodeFacts, plan: Plan) -> dict[str, str]:
-    """Every GPU and MIG device on which nothing can run now, as it is cut, with the reason."""
+def find_faults(inventory: Inventory, facts: NodeFacts, plan: Plan, given: Iterable[SliceKey] = ()) -> dict[str, str]:
+    """Every GPU and MIG device on which nothing can run now, as it is cut, with the reason.
+
+    `given` are slices that may be held: of a GPU that was gone when the agent started, or of a MIG device that died.
+    """
     planned = {one.id.uuid: one.id for one in plan.slices() if one.id.replica == 0}
     faults = {uuid: reason for uuid, one in planned.items() if (reason := why_unusable(one, facts)) is not None}
     for gpu in inventory.gpus:
@@ -50,7 +54,8 @@ def find_faults(inventory: Inventory, facts: NodeFacts, plan: Plan) -> dict[str,
             reason = lost or (facts.devices[uuid].unusable if uuid in facts.devices else None)
             if reason is not None:
                 faults[uuid] = reason
-    return faults
+    known = {uuid for gpu in inventory.gpus for uuid in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices))}
+    return faults | {uuid: GONE for key in given if (uuid := _uuid(key)) not in known}
 
 
 def fault_of(one: Slice, faults: Faults) -> str | None:
@@ -96,7 +101,7 @@ def make_offers(
             nodes.append(gpus[uuid].numa_node if uuid in gpus else None)
         if None in nodes:
             nodes = [None] * len(nodes)  # for all or for none: with some only, hints mislead (§14)
-        places, totals = _layout(slices)
+        layout = _layout(slices)
         offers[name] = Offer(
             resource=name,
             placement=placements.get(name, Placement.PACKED),
@@ -105,23 +110,18 @@ def make_offers(
                 ListedDevice(id=key[1], healthy=fit, numa_node=node)
                 for (key, _), fit, node in zip(ids, healthy, nodes, strict=True)
             ),
-            places=places,
-            totals=tuple(totals.values()),
-            links=make_links(list(totals), topology, inventory) if name in whole else None,
+            layout=tuple(layout.values()),
+            links=make_links(list(layout), topology, inventory) if name in whole else None,
         )
     return offers
 
 
-def _layout(slices: Mapping[str, Slice]) -> tuple[dict[str, Place], dict[str, int]]:
-    """Where each slice is, and how many slices each GPU or MIG device has, by UUID in the order of rank."""
-    ranks: dict[str, int] = {}
-    totals: dict[str, int] = {}
-    places = {}
+def _layout(slices: Mapping[str, Slice]) -> dict[str, dict[str, int]]:
+    """IDs and replicas of each GPU's or MIG device's slices, by UUID."""
+    layout: dict[str, dict[str, int]] = {}
     for text, one in slices.items():
-        uuid = one.id.uuid
-        totals[uuid] = totals.get(uuid, 0) + 1
-        places[text] = Place(ranks.setdefault(uuid, len(ranks)), one.id.replica)
-    return places, totals
+        layout.setdefault(one.id.uuid, {})[text] = one.id.replica
+    return layout
 
 
 def _old_slice(key: SliceKey, gpus: Mapping[str, PhysicalGpu]) -> Slice | None:

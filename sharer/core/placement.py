@@ -15,30 +15,28 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from fractions import Fraction
 
 from sharer.core.linked import Links, best_linked
 from sharer.core.policy import Placement
 
+Layout = Sequence[Mapping[str, int]]
+"""Where the slices of a resource lie: for each GPU or MIG device, in NVML's order, the IDs and replicas of its slices."""
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a slice is."""
-
-    gpu: int  # rank of its GPU or MIG device, in NVML's order
-    replica: int
+_NEARLY = 1e-6  # a product of floats may be a little less than the whole number that it should be
 
 
 def prefer_linked(
-    places: Mapping[str, Place], links: Links, available: Sequence[str], must_include: Iterable[str], size: int
+    layout: Layout, links: Links, available: Sequence[str], must_include: Iterable[str], size: int
 ) -> list[str]:
     """The same for a resource of whole GPUs, one slice each: those that belong together (core/linked)."""
+    ranks = {device_id: rank for rank, replicas in enumerate(layout) for device_id in replicas}
     must = list(dict.fromkeys(must_include))[: max(size, 0)]
-    ids = {places[device_id].gpu: device_id for device_id in sorted({*available, *must}) if device_id in places}
-    forced = [places[device_id].gpu for device_id in must if device_id in places]
-    ranks = best_linked(links, ids, forced, size - (len(must) - len(forced)))
-    return _filled([*must, *(ids[rank] for rank in ranks)], available, size)
+    ids = {ranks[device_id]: device_id for device_id in sorted({*available, *must}) if device_id in ranks}
+    forced = [ranks[device_id] for device_id in must if device_id in ranks]
+    best = best_linked(links, ids, forced, size - (len(must) - len(forced)))
+    return _filled([*must, *(ids[rank] for rank in best)], available, size)
 
 
 def _filled(chosen: Iterable[str], rest: Iterable[str], size: int) -> list[str]:
@@ -51,12 +49,12 @@ def _filled(chosen: Iterable[str], rest: Iterable[str], size: int) -> list[str]:
 
 @dataclass(slots=True)
 class _Gpu:
-    """One GPU during one choice. `free` and `taken` hold (replica, ID)."""
+    """One GPU during one choice."""
 
     rank: int
-    total: int
-    free: list[tuple[int, str]]
-    taken: int = 0  # of this container, must-includes first
+    replicas: Mapping[str, int]  # of all its slices
+    free: AbstractSet[str]
+    taken: int  # of the free ones, for this container: must-includes
 
     @property
     def room(self) -> int:
@@ -64,49 +62,44 @@ class _Gpu:
 
     @property
     def idle(self) -> bool:
-        return len(self.free) == self.total and self.taken == 0
+        return len(self.free) == len(self.replicas) and self.taken == 0
 
-    def share_with(self, extra: int) -> Fraction:
-        """The share of this GPU in use if the container took `extra` more slices of it."""
-        return Fraction(self.total - self.room + extra, self.total)
+    @property
+    def used(self) -> int:
+        return len(self.replicas) - self.room
+
+    def share_with(self, extra: int) -> float:
+        """The share of this GPU in use if the container took `extra` more slices of it.
+
+        Good for comparing: equal shares are equal floats, since a division is rounded once.
+        """
+        return (self.used + extra) / len(self.replicas)
+
+    def lowest(self, count: int, without: AbstractSet[str]) -> list[str]:
+        """So many of the free slices, the lowest replicas first."""
+        return sorted(self.free - without, key=lambda device_id: (self.replicas[device_id], device_id))[:count]
 
 
 def prefer(
-    places: Mapping[str, Place],
-    totals: Sequence[int],
-    placement: Placement,
-    available: Iterable[str],
-    must_include: Iterable[str],
-    size: int,
+    layout: Layout, placement: Placement, available: Sequence[str], must_include: Iterable[str], size: int
 ) -> list[str]:
     """Choose `size` of the available IDs, the must-includes among them; fewer only if there are fewer.
 
-    `places` says where each slice of the resource is, `totals` how many slices each GPU has, by rank. IDs that
-    `places` does not know are used last, in their own order. Never raises for any input: an error here would reject
-    the pod (kubelet-contract §6).
+    IDs that are not in the layout are used last, in their own order. Never raises for any input: an error here would
+    reject the pod (kubelet-contract §6). Counts by sets, because the kubelet names every free ID in each request.
     """
-    must = list(dict.fromkeys(must_include))[: max(size, 0)]
-    chosen = dict.fromkeys(must)
-    gpus: dict[int, _Gpu] = {}
-    strangers = []
-    for device_id in dict.fromkeys(available):
-        place = places.get(device_id)
-        if place is None:
-            strangers.append(device_id)
-            continue
-        gpu = gpus.get(place.gpu)
-        if gpu is None:
-            gpu = gpus[place.gpu] = _Gpu(place.gpu, totals[place.gpu], [])
-        if device_id in chosen:
-            gpu.taken += 1
-        gpu.free.append((place.replica, device_id))
-    wanted = min(size - len(chosen), sum(gpu.room for gpu in gpus.values()))
+    chosen = dict.fromkeys(list(dict.fromkeys(must_include))[: max(size, 0)])
+    named = set(available)
+    gpus = []
+    for rank, replicas in enumerate(layout):
+        if free := replicas.keys() & named:
+            gpus.append(_Gpu(rank, replicas, free, taken=len(free & chosen.keys())))
+    strangers = named.difference(*layout) if sum(len(gpu.free) for gpu in gpus) < len(named) else ()
+    wanted = min(size - len(chosen), sum(gpu.room for gpu in gpus))
     if wanted > 0:
-        touched = sorted(gpus.values(), key=lambda gpu: gpu.rank)
         choose = _pack if placement is Placement.PACKED else _spread
-        for gpu, count in choose(touched, wanted):
-            rest = sorted(entry for entry in gpu.free if entry[1] not in chosen)
-            chosen.update(dict.fromkeys(device_id for _, device_id in rest[:count]))
+        for gpu, count in choose(gpus, wanted):
+            chosen |= dict.fromkeys(gpu.lowest(count, without=chosen.keys()))
     return _filled(chosen, strangers, size)
 
 
@@ -199,10 +192,10 @@ def _lowest_level(forced: list[_Gpu], others: list[_Gpu], needed: int, wanted: i
     give most without going above it.
     """
 
-    def room_below(gpu: _Gpu, level: Fraction) -> int:
-        return max(0, min(gpu.room, int(level * gpu.total) - (gpu.total - gpu.room)))
+    def room_below(gpu: _Gpu, level: float) -> int:
+        return max(0, min(gpu.room, int(level * len(gpu.replicas) + _NEARLY) - gpu.used))
 
-    def best(level: Fraction) -> list[_Gpu]:
+    def best(level: float) -> list[_Gpu]:
         return sorted(others, key=lambda gpu: (-room_below(gpu, level), gpu.share_with(0), gpu.rank))[:needed]
 
     levels = sorted({gpu.share_with(extra) for gpu in forced + others for extra in range(gpu.room + 1)})

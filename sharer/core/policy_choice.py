@@ -34,6 +34,7 @@ class UnknownLabels:
     """The labels may say anything."""
 
     reason: str
+    for_long: bool = False  # asking again soon will not help
 
 
 NodeLabels = KnownLabels | UnknownLabels
@@ -64,7 +65,7 @@ def labels_of(node: NodeSeen | None, sync: ApiSync | None, node_name: str) -> No
     if sync.trouble is None:
         return UnknownLabels(reason="the API server has not been read yet")
     if sync.trouble.kind is ApiTroubleKind.FORBIDDEN:
-        return KnownLabels(problem=f"the labels of Node {node_name} count as absent: {sync.trouble.message}")
+        return UnknownLabels(reason=sync.trouble.message, for_long=True)
     return UnknownLabels(reason=sync.trouble.message)
 
 
@@ -72,7 +73,8 @@ def choose(shelf: PolicyShelf, labels: NodeLabels, *, is_first: bool) -> Choice:
     """This node's policy. `is_first`: it follows none yet, so the declared default may stand in for a missing one."""
     if shelf.is_for_every_node:
         return Choice(name=None, text=next(iter(shelf.texts.values())), warnings=_warnings(shelf, labels))
-    default = _find(shelf, DEFAULT_NAME) if is_first else None
+    for_long = isinstance(labels, UnknownLabels) and labels.for_long
+    default = _find(shelf, DEFAULT_NAME) if is_first or for_long else None
     if isinstance(labels, UnknownLabels):
         only = default if len(shelf.texts) == 1 else None  # whatever the label says, nothing else could be taken
         unknown = f"which policy of {shelf.place} this node wants is not known: {labels.reason}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from sharer.core.evidence import Evidence, Holder, SliceKey
+from sharer.core.evidence import CheckpointReading, Evidence, Holder, SliceKey
 
 ABSENCES = 2  # readings of `List` without the owner, after which the kubelet has freed the slice
 
@@ -34,12 +34,9 @@ class Testimony:
         for holder in known:
             if holder.uid is not None and holder.pod is not None:
                 self._names.setdefault(holder.uid, (holder.namespace, holder.pod))
-        self._checkpoint: dict[SliceKey, list[Holder]] = {}
-        for one in evidence.checkpoint.entries if evidence.checkpoint is not None else ():
-            namespace, pod_name = self._names.get(one.uid, (None, None))
-            holder = Holder(uid=one.uid, namespace=namespace, pod=pod_name, container=one.container)
-            for device_id in one.ids:
-                self._checkpoint.setdefault((one.resource, device_id), []).append(holder)
+        self._checkpoint = self._given(evidence.checkpoint)
+        same = evidence.checkpoint_then is evidence.checkpoint
+        self._checkpoint_then = self._checkpoint if same else self._given(evidence.checkpoint_then)
         self._pods_on: dict[str, set[str]] = {}  # device UUID -> pod UIDs with a process on it
         self._unknown_on: set[str] = set()  # device UUIDs with a process of which the pod cannot be told
         for process in evidence.processes.processes if evidence.processes is not None else ():
@@ -56,6 +53,16 @@ class Testimony:
             if (alive := [holder for holder in holders if not self._is_active(holder) and self.life(holder, key)])
         }
 
+    def _given(self, checkpoint: CheckpointReading | None) -> dict[SliceKey, list[Holder]]:
+        """Whom the checkpoint says each slice was given to, with the names of the pods as far as they are known."""
+        given: dict[SliceKey, list[Holder]] = {}
+        for one in checkpoint.entries if checkpoint is not None else ():
+            namespace, pod_name = self._names.get(one.uid, (None, None))
+            holder = Holder(uid=one.uid, namespace=namespace, pod=pod_name, container=one.container)
+            for device_id in one.ids:
+                given.setdefault((one.resource, device_id), []).append(holder)
+        return given
+
     def _claims(self) -> dict[SliceKey, Holder]:
         """The owner of each slice, as the kubelet sees it: its list, else its checkpoint."""
         listed = self._evidence.listed.holders if self._evidence.listed is not None else {}
@@ -70,8 +77,11 @@ class Testimony:
         return claims
 
     def full(self, holder: Holder, key: SliceKey) -> Holder:
-        """The holder with what only other sources know: a UID from the checkpoint, a name from the API."""
-        others = self._checkpoint.get(key, [])
+        """The holder with what only other sources know: a UID from the checkpoint, a name from the API.
+
+        Whom `List` names is looked for in the checkpoint of that time: by now the slice may have been given on.
+        """
+        others = self._checkpoint_then.get(key) or self._checkpoint.get(key, [])
         if self._last is None or self._last[:2] != (holder, others):
             self._last = (holder, others, self._work_out(holder, others))
         return self._last[2]  # the same for all slices of a container, which come one after the other

@@ -8,16 +8,34 @@ and a force delete make that legal (kubelet-contract §17.32), and a refusal is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from sharer.core.edits import ContainerEdits
+from sharer.core.edits import ContainerEdits, NodeFacts
 from sharer.core.enforcer import Editor
 from sharer.core.errors import RequestError
 from sharer.core.grant import make_grant
 from sharer.core.injection import container_edits
-from sharer.core.listing import fault_of
+from sharer.core.listing import Faults, Offer, fault_of
 from sharer.core.placement import prefer, prefer_linked
 from sharer.flows.inbox import Allocated, Hint, News
-from sharer.flows.state import NodeState
+from sharer.flows.state import NodeState, NodeView
+
+
+MAX_REMEMBERED = 1024  # answers; a node's slices are fewer, and asked for in few combinations
+
+
+@dataclass(slots=True)
+class _Answered:
+    """Answers that were given, as long as everything they follow from is the same object."""
+
+    offer: Offer | None
+    facts: NodeFacts | None
+    faults: Faults
+    edits: dict[tuple[str, ...], ContainerEdits] = field(default_factory=dict)  # by the IDs as they were asked for
+
+    def hold(self, offer: Offer | None, facts: NodeFacts | None, faults: Faults) -> bool:
+        """Whether these answers would be given again."""
+        return self.offer is offer and self.facts is facts and self.faults is faults
 
 
 class Answers:
@@ -31,10 +49,25 @@ class Answers:
         self._resource = resource
         self._enforcers = enforcers
         self._tell = tell
+        self._answered = _Answered(None, None, {})  # replaced, never changed but for new answers: any thread may read it
 
     def allocate(self, ids: Sequence[str]) -> ContainerEdits:
         """What a container holding these IDs is given. Raises RequestError."""
         view = self._state.view
+        offer = view.offers.get(self._resource)
+        answered = self._answered
+        if not answered.hold(offer, view.facts, view.faults):
+            answered = self._answered = _Answered(offer, view.facts, view.faults)
+        asked = tuple(ids)
+        edits = answered.edits.get(asked)
+        if edits is None:
+            edits = self._edits(view, ids)
+            if len(answered.edits) < MAX_REMEMBERED:
+                answered.edits[asked] = edits
+        self._tell(Allocated(resource=self._resource, ids=asked))
+        return edits
+
+    def _edits(self, view: NodeView, ids: Sequence[str]) -> ContainerEdits:
         offer = view.offers.get(self._resource)
         if offer is None or view.facts is None:
             raise RequestError(f"{self._resource} is not offered by this node any more; its policy has changed")
@@ -57,9 +90,7 @@ class Answers:
                     " another GPU"
                 )
             slices.append(one.id)
-        edits = container_edits(make_grant(slices, view.facts.devices), view.facts, self._enforcers)
-        self._tell(Allocated(resource=self._resource, ids=tuple(ids)))
-        return edits
+        return container_edits(make_grant(slices, view.facts.devices), view.facts, self._enforcers)
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Which of the available IDs to take (core/placement). Never fails."""
@@ -67,8 +98,8 @@ class Answers:
         if offer is None:
             return list(dict.fromkeys([*must_include, *sorted(available)]))[: max(size, 0)]
         if offer.links is not None:
-            return prefer_linked(offer.places, offer.links, available, must_include, size)
-        return prefer(offer.places, offer.totals, offer.placement, available, must_include, size)
+            return prefer_linked(offer.layout, offer.links, available, must_include, size)
+        return prefer(offer.layout, offer.placement, available, must_include, size)
 
     def pre_start(self, ids: Sequence[str]) -> None:
         """Nothing has to be done before a start; that there is one is worth a look."""

@@ -55,6 +55,8 @@ def watch_xids(source: HealthSource, inbox: Inbox, stop: threading.Event) -> Non
         try:
             event = source.wait_for_xid(XID_WAIT_S)
         except NodeError as error:
+            if stop.is_set():
+                return  # that is why
             level = logging.WARNING if backoff_s == FIRST_BACKOFF_S else logging.DEBUG
             log.log(level, "XIDs cannot be waited for: %s; trying again in %.0f s", error, backoff_s)
             stop.wait(backoff_s)

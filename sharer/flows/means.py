@@ -75,17 +75,15 @@ def _what_matters(inventory: Inventory) -> object:
 
 
 def _news(before: Availability, after: Availability, terms: dict[str, Terms]) -> Iterator[str]:
-    """What is new of those means that the policy wishes for, the same words for all devices of which they are true."""
-    if after is before:
-        return
-    said: dict[str, list[str]] = {}
+    """What is new of those means that the policy wishes for; devices of which the same is true together."""
+    said: dict[tuple[str, str | None], list[str]] = {}
+    wishing: dict[str, int] = {}
     for uuid, reasons in after.items():
-        for name, why in reasons.items():
+        for name in terms[uuid].wished & reasons.keys() - WATCHING:
+            wishing[name] = wishing.get(name, 0) + 1
             known = before.get(uuid, {})
-            if name not in terms[uuid].wished - WATCHING or (name in known and known[name] == why):
-                continue
-            what = f"{name} can hold limits on" if why is None else f"{name} cannot hold limits on"
-            said.setdefault(what if why is None else f"{what}\0{why}", []).append(uuid)
-    for sentence, uuids in said.items():
-        what, _, why = sentence.partition("\0")
-        yield f"{what} {', '.join(uuids)}" + (f": {why}" if why else "")
+            if name not in known or known[name] != reasons[name]:
+                said.setdefault((name, reasons[name]), []).append(uuid)
+    for (name, why), uuids in said.items():
+        which = ", ".join(uuids) if len(uuids) < wishing[name] else "every GPU" if why is None else "any GPU"
+        yield f"{name} can hold limits on {which}" if why is None else f"{name} cannot hold limits on {which}: {why}"

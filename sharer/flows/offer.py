@@ -29,7 +29,7 @@ def offer(
         return None
     policy = before.policy.policy
     plan = _plan(before)
-    faults = before.health.faults() | find_faults(before.inventory, before.facts, plan)
+    faults = before.health.faults() | find_faults(before.inventory, before.facts, plan, before.ledger.entries)
     basis = Basis(
         inventory=before.inventory,
         policy=policy,
@@ -92,9 +92,9 @@ def _news(before: NodeView, after: NodeView) -> Iterable[str]:
         for refusal in after.plan.refusals:
             yield f"{refusal.device}, {refusal.uuid}, offers nothing: {refusal.reason}"
         yield from (f"warning: {warning}" for warning in after.plan.warnings)
-    for uuid in after.faults.keys() - before.faults.keys():
+    for uuid in sorted(after.faults.keys() - before.faults.keys()):
         yield f"GPU {uuid} is at fault: {after.faults[uuid]}"
-    for uuid in before.faults.keys() - after.faults.keys():
+    for uuid in sorted(before.faults.keys() - after.faults.keys()):
         yield f"GPU {uuid} is healthy again"
     yield from _drained(before.listing, after.listing)
 

@@ -70,7 +70,8 @@ def reload(
 def _labels(labels: NodeLabels, standing: PolicyInForce, now_s: float) -> NodeLabels:
     """The labels, or their absence where a node without any policy has waited for them long enough."""
     asked_s = now_s if standing.asked_s is None else standing.asked_s
-    if isinstance(labels, UnknownLabels) and standing.policy is None and now_s - asked_s >= LABELS_WAIT_S:
+    waited = now_s - asked_s >= LABELS_WAIT_S
+    if isinstance(labels, UnknownLabels) and standing.policy is None and (waited or labels.for_long):
         return KnownLabels(problem=f"this node's labels count as absent: {labels.reason}")
     return labels
 

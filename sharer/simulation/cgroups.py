@@ -1,13 +1,15 @@
 """The host's cgroups and processes as an agent sees them, made of what runs on a simulated kubelet.
 
-A tree of cgroup version 2 with the cgroupfs driver: one folder a pod, below it one leaf a running container and one
-for the sandbox (runtime-facts §7). The times of a real pod's end are not copied: a pod's folder goes with its last
-container, and `FakeKubelet.end_remnant` is the end of what a force delete left behind.
+A tree of cgroup version 2 with the cgroupfs driver and the dmem controller: one folder a pod, below it one leaf a
+running container and one for the sandbox, which are there before the first container starts (runtime-facts §4, §7). The
+times of a real pod's end are not copied: a pod's folder goes with its last container, and `FakeKubelet.end_remnant` is
+the end of what a force delete left behind.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import shutil
 import threading
 from collections.abc import Mapping
@@ -15,6 +17,7 @@ from pathlib import Path
 
 from sharer.simulation.kubelet import ContainerState, FakeKubelet
 
+FIRST_PID = 100_000  # of containers: above those that tests give out
 LOOK_S = 0.1  # between two looks at whether to end; changes of the kubelet are followed at once
 SANDBOX = "POD"
 
@@ -22,15 +25,21 @@ SANDBOX = "POD"
 class PodCgroups:
     """Keeps a cgroup tree like the pods of a kubelet, from `start` to `close`, on a thread of its own."""
 
-    def __init__(self, kubelet: FakeKubelet, root: Path) -> None:
-        """`root` stands for /sys/fs/cgroup. The tree is there, and empty, at once."""
+    def __init__(self, kubelet: FakeKubelet, root: Path, proc_root: Path | None = None) -> None:
+        """`root` stands for /sys/fs/cgroup. The tree is there, and empty, at once.
+
+        `proc_root` stands for /proc: each container has a process there. None: the leaves stay without processes.
+        """
         self._kubelet = kubelet
-        self._root = root
+        self._root, self._proc_root = root, proc_root
+        self._pids = itertools.count(FIRST_PID)
         self._written: dict[str, frozenset[str]] = {}  # by pod UID: its containers
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="simulated-cgroups", daemon=True)
         (root / "kubepods/burstable").mkdir(parents=True)
-        (root / "cgroup.controllers").write_text("cpu memory pids\n")
+        (root / "cgroup.controllers").write_text("cpu memory dmem pids\n")
+        for above in (root, root / "kubepods", root / "kubepods/burstable"):
+            (above / "cgroup.subtree_control").write_text("cpu memory dmem pids\n")
 
     def start(self) -> None:
         """Begin to follow the kubelet."""
@@ -59,14 +68,14 @@ class PodCgroups:
         return self._ending.is_set() or self._alive() != self._written
 
     def _alive(self) -> dict[str, frozenset[str]]:
-        """The running containers of each pod that has any, forgotten pods included."""
-        found = [(pod.uid, pod.containers) for pod in self._kubelet.pods()]
+        """The running containers of each pod that has any, or is about to; forgotten pods included."""
+        found = [(pod.uid, pod.containers) for pod in self._kubelet.pods() if not pod.phase.terminal]
         found += [(remnant.uid, remnant.containers) for remnant in self._kubelet.remnants()]
-        running = {
+        return {
             uid: frozenset(one.name for one in containers if one.state is ContainerState.RUNNING)
             for uid, containers in found
+            if any(one.state is not ContainerState.TERMINATED for one in containers)
         }
-        return {uid: containers for uid, containers in running.items() if containers}
 
     def _write(self, alive: Mapping[str, frozenset[str]]) -> None:
         for uid in self._written.keys() - alive.keys():
@@ -75,10 +84,21 @@ class PodCgroups:
             before = {SANDBOX, *self._written[uid]} if uid in self._written else set()
             for gone in before - {SANDBOX, *containers}:
                 shutil.rmtree(self._below(uid, gone))
+            _make(self._root / f"kubepods/burstable/pod{uid}")
             for new in {SANDBOX, *containers} - before:
                 _make(self._below(uid, new))
-            _make(self._root / f"kubepods/burstable/pod{uid}")
+                if self._proc_root is not None:
+                    self._start_process(self._proc_root, uid, new)
         self._written = dict(alive)
+
+    def _start_process(self, proc_root: Path, uid: str, container: str) -> None:
+        """The process of a container, with the mount that the kubelet makes for each but a sandbox."""
+        pid = next(self._pids)
+        write_process(proc_root, pid, self.path(uid, container), "pause" if container == SANDBOX else "python")
+        source = f"/var/lib/kubelet/pods/{uid}/containers/{container}/0b5e0001"
+        mount = "" if container == SANDBOX else f"41 40 8:1 {source} /dev/termination-log rw - ext4 /dev/sda1 rw\n"
+        (proc_root / str(pid) / "mountinfo").write_text(f"40 1 0:5 / / rw,relatime - overlay overlay rw\n{mount}")
+        (self._below(uid, container) / "cgroup.procs").write_text(f"{pid}\n")
 
     def _below(self, uid: str, container: str) -> Path:
         return self._root / self.path(uid, container).lstrip("/")
@@ -88,6 +108,7 @@ def _make(cgroup: Path) -> None:
     """A cgroup with somebody in it."""
     cgroup.mkdir(parents=True, exist_ok=True)
     (cgroup / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    (cgroup / "cgroup.subtree_control").write_text("cpu memory dmem pids\n")
 
 
 def write_process(proc_root: Path, pid: int, cgroup: str, command: str) -> None:

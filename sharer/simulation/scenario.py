@@ -14,7 +14,7 @@ from sharer.adapters.yaml_text import read_policy_text
 from sharer.core.device_id import Strategy
 from sharer.core.errors import InputError, NodeError
 from sharer.core.injection import NO_MPS_DAEMON
-from sharer.core.node_report import NodeReport
+from sharer.core.node_report import HolderReport, NodeReport
 from sharer.core.plan import make_plan
 from sharer.core.policy import Rule, TimeSlicing
 from sharer.core.policy_text import to_yaml
@@ -37,10 +37,11 @@ def advertise(scene: Scene) -> None:
     for resource in scene.plan.resources:
         numbers = scene.node.kubelet.capacity(resource.name)
         assert numbers is not None, "wait_advertised has seen it"
-        scene.say("kubelet", f"{resource.name}: capacity {numbers.capacity}, allocatable {numbers.allocatable}")
         healthy = scene.node.kubelet.healthy(resource.name)
         scene.expect(healthy == {str(one.id) for one in resource.slices}, f"other IDs are listed: {sorted(healthy)}")
-        scene.say("kubelet", f"first and last ID: {resource.slices[0].id}, {resource.slices[-1].id}")
+        first, last = resource.slices[0].id, resource.slices[-1].id
+        counted = f"capacity {numbers.capacity}, allocatable {numbers.allocatable}"
+        scene.say("kubelet", f"{resource.name}: {counted}; from {first} to {last}")
 
 
 def admit(scene: Scene) -> None:
@@ -60,11 +61,12 @@ def admit(scene: Scene) -> None:
 
 def know_holders(scene: Scene) -> None:
     """The agent, which nobody told for whom it was asked, knows who holds what and how much each was promised."""
-    report = _wait_known(scene)
-    for one in report.status.holders:
-        promise = "no memory" if one.promise_bytes is None else format_bytes(one.promise_bytes)
-        who = f"{one.namespace}/{one.pod} ({one.container}), UID {one.uid}"
-        scene.say("report", f"{one.id}: held by {who}, promised {promise}")
+    held: dict[str, list[HolderReport]] = {}
+    for one in _wait_known(scene).status.holders:
+        held.setdefault(f"{one.namespace}/{one.pod} ({one.container}), UID {one.uid}", []).append(one)
+    for who, slices in held.items():
+        promises = " + ".join("no memory" if (b := one.promise_bytes) is None else format_bytes(b) for one in slices)
+        scene.say("report", f"{' '.join(one.id for one in slices)}: held by {who}, promised {promises}")
 
 
 def fill(scene: Scene) -> None:
@@ -114,6 +116,7 @@ def gpu_returns(scene: Scene) -> None:
 
 def reuse(scene: Scene) -> None:
     """A pod ends: its slices are offered again, and the next pod is given them."""
+    _wait_known(scene)
     ended = scene.pods.pop(0)
     ids = scene.node.kubelet.pod(ended).ids(scene.resource.name)
     scene.node.kubelet.end_pod(ended)
@@ -130,7 +133,7 @@ def outlive(scene: Scene) -> None:
     """A pod is deleted by force and its processes live on: nobody is given its slices before they have ended."""
     pod = scene.node.kubelet.pod(scene.pods.pop())
     ids, shown = pod.ids(scene.resource.name), " ".join(pod.ids(scene.resource.name))
-    _wait_known(scene)  # of a pod that the kubelet has never listed, nobody could say whether it has ended
+    _wait_known(scene)
     scene.node.kubelet.force_delete_pod(pod.name)
     kept = scene.wait_state(ids, "quarantined")
     scene.expect(not scene.holders().keys() & {*ids}, f"the kubelet still knows who holds {shown}")
@@ -164,13 +167,13 @@ def recut(scene: Scene) -> None:
     scene.expect(gone <= free, f"slices are withdrawn while they are held: {sorted(gone - free)}")
     scene.node.wait_until(lambda: not scene.healthy() & gone, f"Unhealthy: {sorted(gone)}")
     patience = duration(policy.drain_patience_s)
-    scene.say("report", f"{len(draining)} held slices of the old cut drain, Healthy for {patience} (drain.patience)")
+    scene.say("report", f"held slices that drain: {len(draining)}; Healthy for {patience} (drain.patience)")
     if gone:
         soon = f"Unhealthy now, not listed any more in {DROP_AFTER_S:g} s at the earliest"
-        scene.say("report", f"{len(gone)} free slices are withdrawn, {soon}: {' '.join(sorted(gone)[:SHOWN])}")
-    for gpu in report.status.gpus:
-        if gpu.waiting is not None:
-            scene.say("report", f"GPU {gpu.index}: {gpu.waiting}")
+        scene.say("report", f"free slices withdrawn: {len(gone)}; {soon}: {' '.join(sorted(gone)[:SHOWN])}")
+    for reason in dict.fromkeys(gpu.waiting for gpu in report.status.gpus if gpu.waiting is not None):
+        gpus = ", ".join(str(gpu.index) for gpu in report.status.gpus if gpu.waiting == reason)
+        scene.say("report", f"GPU {gpus}: {reason}")
 
 
 Step = Callable[[Scene], None]
@@ -247,7 +250,10 @@ def _show_container(scene: Scene, pod: PodStatus) -> None:
 
 
 def _wait_known(scene: Scene) -> NodeReport:
-    """The agent's report, as soon as it names all holders just as the kubelet knows them."""
+    """The agent's report, as soon as it names all holders just as the kubelet knows them.
+
+    Before that no pod may end: of one that was never listed, the agent cannot tell whether it is still to come.
+    """
     truth = {
         (device_id, pod.namespace, pod.name, pod.uid, "main", "held") for device_id, pod in scene.holders().items()
     }

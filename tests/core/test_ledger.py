@@ -147,6 +147,19 @@ def test_a_slice_that_is_handed_on_has_the_new_owner_and_the_old_one_as_its_remn
     assert after(processes(), cgroups("uid-2"), start=ledger).entry(A).remnants == ()
 
 
+def test_a_slice_that_was_given_on_before_the_list_is_read_again_is_not_taken_for_its_new_owners() -> None:
+    """P30: the checkpoint names the new pod already, `List` still the old one, and no name of either UID is known."""
+    held = after(checkpoint(("uid-1", "c", [A])), cgroups("uid-1"), processes("uid-1"), listed(1, {A: "train"}))
+    given_on = checkpoint(("uid-2", "c", [A]), serial=2)
+    between = after(given_on, cgroups("uid-1", "uid-2"), start=held)
+    assert between.entry(A).owner == Holder(uid="uid-1", namespace="default", pod="train", container="c")
+    entry = after(listed(2, {A: "next"}), start=between).entry(A)
+    assert entry.owner == Holder(uid="uid-2", namespace="default", pod="next", container="c")
+    assert [remnant.holder.uid for remnant in entry.remnants] == ["uid-1"]
+    fresh = after(listed(1, {A: "next"}), checkpoint(("uid-2", "c", [A])), cgroups("uid-2"))
+    assert fresh.entry(A).owner == Holder(uid="uid-2", namespace="default", pod="next", container="c")
+
+
 def test_a_pod_of_the_same_name_is_another_owner() -> None:
     """P29: a StatefulSet's next pod; a late delete of the old UID does not touch it."""
     taken = checkpoint(("uid-1", "c", [A]), ("uid-2", "c", [A]))

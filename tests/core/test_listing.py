@@ -59,6 +59,12 @@ def test_mps_slices_are_at_fault_while_no_daemon_serves_them_and_other_cuts_of_t
     assert find_faults(node(gpu(0)), FACTS, make_plan(node(gpu(0)), policy(time_slicing(2)))) == {}
 
 
+def test_a_held_slice_of_a_gpu_that_was_gone_at_the_start_is_at_fault() -> None:
+    """P15, after a restart; DESIGN §2: a MIG device's UUID dies with the instance."""
+    held = ("nvidia.com/gpu.shared", f"{gpu_uuid(7)}::ts-0-20480")
+    assert list(find_faults(node(gpu(0)), FACTS, Plan(), [held])) == [gpu_uuid(7)]
+
+
 def test_a_lost_mig_device_takes_only_its_own_slices_along() -> None:
     inventory = node(gpu(0, mig_enabled=True, mig_devices=(mig(0, "1g.10gb"), mig(1, "1g.10gb", lost="gone"))))
     assert unhealthy(offered(inventory)) == [f"{mig(1, None).uuid}::mig-0"]

@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharer.core.placement import Place, prefer, prefer_linked
+from sharer.core.placement import prefer, prefer_linked
 from sharer.core.policy import Placement
 
 Node = tuple[list[int], list[str], list[str], int]  # slices per GPU, available, must-include, size
@@ -25,13 +25,12 @@ def nodes(draw: st.DrawFn) -> Node:
     return totals, list(available), must, size
 
 
-def places(totals: list[int]) -> dict[str, Place]:
-    return {f"g{gpu}-{replica}": Place(gpu, replica) for gpu, total in enumerate(totals) for replica in range(total)}
+def layout(totals: list[int]) -> list[dict[str, int]]:
+    return [{f"g{gpu}-{replica}": replica for replica in range(total)} for gpu, total in enumerate(totals)]
 
 
 def counted(ids: list[str] | tuple[str, ...], totals: list[int]) -> list[int]:
-    where = places(totals)
-    return [sum(where[i].gpu == gpu for i in ids) for gpu in range(len(totals))]
+    return [sum(i in replicas for i in ids) for replicas in layout(totals)]
 
 
 def packed_measure(node: Node, chosen: list[str] | tuple[str, ...]) -> tuple[int, ...]:
@@ -57,7 +56,7 @@ def every_choice(node: Node) -> list[tuple[str, ...]]:
 
 def choose(node: Node, placement: Placement) -> list[str]:
     totals, available, must, size = node
-    return prefer(places(totals), totals, placement, available, must, size)
+    return prefer(layout(totals), placement, available, must, size)
 
 
 @given(nodes())
@@ -80,7 +79,7 @@ def test_the_order_in_which_the_kubelet_names_ids_does_not_matter(
 ) -> None:
     totals, available, must, size = node
     shuffled = data.draw(st.permutations(available))
-    assert sorted(choose(node, placement)) == sorted(prefer(places(totals), totals, placement, shuffled, must, size))
+    assert sorted(choose(node, placement)) == sorted(prefer(layout(totals), placement, shuffled, must, size))
 
 
 @given(
@@ -93,7 +92,7 @@ def test_any_request_is_answered_without_an_error_and_without_a_duplicate(
     available: list[str], must: list[str], size: int, placement: Placement
 ) -> None:
     """Contract row 29: unknown IDs, a size of 0 or too large, must-includes that are not available."""
-    answer = prefer(places([2, 1]), [2, 1], placement, available, must, size)
+    answer = prefer(layout([2, 1]), placement, available, must, size)
     assert (
         len(answer)
         == len(set(answer))
@@ -104,27 +103,27 @@ def test_any_request_is_answered_without_an_error_and_without_a_duplicate(
 
 def test_packed_fills_the_fullest_gpu_and_spread_takes_the_emptiest() -> None:
     available = ["g0-2", "g0-3", "g1-0", "g1-1", "g1-2", "g1-3"]
-    assert prefer(places([4, 4]), [4, 4], Placement.PACKED, available, [], 1) == ["g0-2"]
-    assert prefer(places([4, 4]), [4, 4], Placement.SPREAD, available, [], 1) == ["g1-0"]
+    assert prefer(layout([4, 4]), Placement.PACKED, available, [], 1) == ["g0-2"]
+    assert prefer(layout([4, 4]), Placement.SPREAD, available, [], 1) == ["g1-0"]
 
 
 def test_two_slices_lie_on_one_gpu_where_they_fit_and_on_two_where_they_must() -> None:
     """P28: what several slices mean is stated: one larger share of one GPU, where possible."""
     for placement in Placement:
-        assert prefer(places([2, 3]), [2, 3], placement, ["g0-1", "g1-1", "g1-2"], [], 2) == ["g1-1", "g1-2"]
-        assert sorted(prefer(places([2, 2]), [2, 2], placement, ["g0-1", "g1-1"], [], 2)) == ["g0-1", "g1-1"]
+        assert prefer(layout([2, 3]), placement, ["g0-1", "g1-1", "g1-2"], [], 2) == ["g1-1", "g1-2"]
+        assert sorted(prefer(layout([2, 2]), placement, ["g0-1", "g1-1"], [], 2)) == ["g0-1", "g1-1"]
 
 
 def test_a_request_for_every_slice_of_two_gpus_gets_them() -> None:
     """P28: size 20 of 2 x 10."""
-    everything = list(places([10, 10]))
+    everything = [device_id for replicas in layout([10, 10]) for device_id in replicas]
     for placement in Placement:
-        assert sorted(prefer(places([10, 10]), [10, 10], placement, everything, [], 20)) == sorted(everything)
+        assert sorted(prefer(layout([10, 10]), placement, everything, [], 20)) == sorted(everything)
 
 
 def test_whole_gpus_are_preferred_by_their_links_and_unknown_ids_only_fill_up() -> None:
     links = [[0, 10, 400], [10, 0, 10], [400, 10, 0]]
-    where = places([1, 1, 1])
+    where = layout([1, 1, 1])
     assert prefer_linked(where, links, ["g0-0", "g1-0", "g2-0"], [], 2) == ["g0-0", "g2-0"]
     assert prefer_linked(where, links, ["g0-0", "g1-0", "g2-0"], ["g1-0"], 2) == ["g1-0", "g0-0"]
     assert prefer_linked(where, links, ["x", "g1-0"], [], 2) == ["g1-0", "x"]

@@ -124,13 +124,12 @@ def test_without_the_api_there_are_no_labels() -> None:
     assert labels_of(None, None, "n") == KnownLabels()
 
 
-def test_an_api_that_never_answered_leaves_the_labels_unknown_and_one_that_forbids_counts_as_none() -> None:
+def test_an_api_that_never_answered_leaves_the_labels_unknown_and_one_that_forbids_leaves_them_so_for_long() -> None:
     assert isinstance(labels_of(None, ApiSync(synced_at_s=None, trouble=None), "n"), UnknownLabels)
     for kind in set(ApiTroubleKind) - {ApiTroubleKind.FORBIDDEN}:
         assert labels_of(None, troubled(kind), "n") == UnknownLabels(reason="it is so")
     forbidden = labels_of(None, troubled(ApiTroubleKind.FORBIDDEN), "n")
-    assert forbidden == KnownLabels(problem="the labels of Node n count as absent: it is so")
-    assert choose(shelf("default"), forbidden, is_first=False).warnings == (forbidden.problem,)
+    assert forbidden == UnknownLabels(reason="it is so", for_long=True)
 
 
 def test_a_node_object_that_is_gone_leaves_the_labels_unknown() -> None:
@@ -138,3 +137,11 @@ def test_a_node_object_that_is_gone_leaves_the_labels_unknown() -> None:
     assert labels_of(None, SYNCED, "n") == UnknownLabels(
         reason="the API server has no Node called n; check --node-name"
     )
+
+
+def test_where_labels_may_never_be_read_a_single_policy_is_followed_and_of_several_none_is_guessed() -> None:
+    """P36: an edit still reaches such a node; a node that had another policy is not re-cut to the default."""
+    forbidden = UnknownLabels(reason="pods is forbidden", for_long=True)
+    one = choose(shelf("default"), forbidden, is_first=False)
+    assert one.text is not None
+    assert choose(shelf("default", "a100"), forbidden, is_first=False).text is None

@@ -183,6 +183,7 @@ def test_on_a_node_without_gpus_the_agent_idles_without_a_warning(make_node: Mak
     node.kubelet.start()
     agent = node.start_agent()
     agent.wait_log("found no GPU")
-    assert agent.terminate() < 5
-    assert node.kubelet.register_calls() == []
+    node.gpus.wait_for_calls("nvmlDeviceGetCount_v2", node.gpus.calls("nvmlDeviceGetCount_v2") + 1)
     assert agent.said(" WARNING ") == []
+    assert node.kubelet.register_calls() == []
+    assert agent.terminate() < 5

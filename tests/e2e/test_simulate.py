@@ -7,8 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 PODS = """\
 apiVersion: v1
@@ -28,6 +32,13 @@ spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}}}]}
 """
 
 
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """For TMPDIR; with a path so short that sockets are made in it."""
+    with tempfile.TemporaryDirectory(prefix="s-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
 def simulate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """With a temporary folder of its own, to see what is left there."""
     command = [sys.executable, "-m", "sharer", "simulate", *arguments]
@@ -35,9 +46,9 @@ def simulate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
 
 
-def test_the_demo_takes_less_than_ten_seconds_and_ends_with_a_table(tmp_path: Path) -> None:
+def test_the_demo_takes_less_than_ten_seconds_and_ends_with_a_table(temporary: Path) -> None:
     began_s = time.monotonic()
-    done = simulate(tmp_path)
+    done = simulate(temporary)
     took_s = time.monotonic() - began_s
     assert (done.returncode, done.stderr) == (0, "")
     assert took_s < 10
@@ -48,24 +59,24 @@ def test_the_demo_takes_less_than_ten_seconds_and_ends_with_a_table(tmp_path: Pa
         "one-too-many: Failed, UnexpectedAdmissionError: Pod was rejected: Allocate failed due to",
         "held by default/train (main), UID ",
         "quarantined, its owner has ended, and something of it still runs",
-        "7 held slices of the old cut drain",
+        "held slices that drain: 7; ",
     ):
         assert said in done.stdout
-    assert len(done.stdout.splitlines()) <= 70
-    assert list(tmp_path.iterdir()) == []
+    assert len(done.stdout.splitlines()) <= 66
+    assert list(temporary.iterdir()) == []
 
 
-def test_nothing_is_left_of_a_demo_that_is_told_to_stop(tmp_path: Path) -> None:
+def test_nothing_is_left_of_a_demo_that_is_told_to_stop(temporary: Path) -> None:
     command = [sys.executable, "-m", "sharer", "simulate"]
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    environment = {**os.environ, "TMPDIR": str(temporary)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as demo:
         assert demo.stdout is not None
         assert any("registered nvidia.com/gpu.shared" in line for line in demo.stdout)
-        there = [path.name for path in tmp_path.iterdir()]
+        there = [path.name for path in temporary.iterdir()]
         demo.send_signal(signal.SIGTERM)
         assert demo.wait(30) == 128 + signal.SIGTERM
     assert len(there) == 1
-    assert list(tmp_path.iterdir()) == []
+    assert list(temporary.iterdir()) == []
 
 
 def test_pods_are_planned_in_virtual_time_and_one_that_never_runs_is_a_finding(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The policies between which an operator of these sequences changes, and what each of them means, told independently."""
+"""The policies between which the operator in these sequences changes, and what each means, told independently."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Cut:
         """As the operator writes it."""
         limit = "" if self.limited else ", memory: {limit: none}"
         rules = (
-            f"{{match: {{uuid: [{gpu.uuid}]}}, resource: {self.resource}, strategy: time-slicing, slices: {count}{limit}}}"
+            f"{{match: {{uuid: [{gpu.uuid}]}}, resource: {self.resource}, strategy: time-slicing,"
+            f" slices: {count}{limit}}}"
             for gpu, count in zip(GPUS, self.counts, strict=True)
         )
         return policy(*rules, drain=f"{{patience: {self.patience}}}", **_MORE)

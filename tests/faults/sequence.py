@@ -123,7 +123,9 @@ class _Model:
             init.append(ContainerSpec(name="side", limits={self.cut.resource: 1}, sidecar=True))
             sizes.append(1)
         self.pods[name] = max([sum(sizes), *(sum(one.limits.values()) for one in init)])
-        yield steps.StartPod(name, tuple(containers), tuple(init), static=not self.with_api and self.rng.random() < 0.08)
+        yield steps.StartPod(
+            name, tuple(containers), tuple(init), static=not self.with_api and self.rng.random() < 0.08
+        )
 
     def _some_pod(self, *, alive: bool = True) -> str | None:
         names = [name for name in self.pods if not alive or name not in self.ended]
@@ -227,9 +229,7 @@ class _Model:
         yield steps.Xid(self.rng.randrange(len(GPUS)), self.rng.choice((31, 94)))
 
     def _trouble_api(self) -> Iterator[Step]:
-        if self.api:
-            trouble = self.rng.choice([one for one in ApiTrouble if one is not ApiTrouble.BACK])
-            self.api = trouble is not ApiTrouble.AWAY
-        else:
-            trouble, self.api = ApiTrouble.BACK, True
+        troubles = [one for one in ApiTrouble if (one is ApiTrouble.BACK) != self.api]
+        trouble = self.rng.choice(troubles)
+        self.api = trouble is not ApiTrouble.AWAY
         yield steps.TroubleApi(trouble)

@@ -5,7 +5,6 @@ Each rule yields a sentence for everything that is not (yet) so.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -37,7 +36,9 @@ class Truth:
     owners: Mapping[Key, frozenset[tuple[str, str]]]  # -> UID and container of living pods
     secret: frozenset[Key]  # of these only init containers, and the checkpoint file does not name them
     in_file: frozenset[tuple[str, Key]]  # UID and slice, by the checkpoint file
-    alive: Mapping[Key, frozenset[str]]  # -> UIDs with a running container that was given it, known to the kubelet or not
+    alive: Mapping[
+        Key, frozenset[str]
+    ]  # -> UIDs with a running container that was given it, known to the kubelet or not
     living: frozenset[str]  # UIDs with a running container
     names: Mapping[str, tuple[str, str]]  # UID -> namespace and name
     listed: Mapping[Key, bool]  # in the latest list -> Healthy
@@ -89,10 +90,7 @@ def _in_file(kubelet: FakeKubelet) -> frozenset[tuple[str, Key]]:
     except CorruptCheckpoint:
         return frozenset()
     return frozenset(
-        (entry.pod_uid, (entry.resource, one))
-        for entry in entries
-        for ids in entry.ids_by_numa.values()
-        for one in ids
+        (entry.pod_uid, (entry.resource, one)) for entry in entries for ids in entry.ids_by_numa.values() for one in ids
     )
 
 
@@ -210,7 +208,7 @@ def _free(
                     yield f"{key} is quarantined for {dead}, who is dead"
                 if row.healthy:
                     yield f"{key} is quarantined and Healthy"
-            case "allocated" if time.monotonic() - world.unclaimed.get(key, -UNCLAIMED_S) < UNCLAIMED_S:
+            case "allocated" if world.was_given(*key, UNCLAIMED_S):
                 pass
             case "held" if _cannot_be_told(holders[key], truth):
                 pass
@@ -227,7 +225,7 @@ def _cannot_be_told(holder: HolderReport, truth: Truth) -> bool:
     if holder.uid is None or holder.pod is not None:
         return False
     key = (holder.resource, holder.id)
-    return holder.uid in truth.alive.get(key, ()) and (holder.uid, key) in truth.in_file
+    return holder.uid in truth.living and (holder.uid, key) in truth.in_file
 
 
 def _health(world: World, report: NodeReport, rows: Mapping[Key, SliceReport]) -> Iterator[str]:
@@ -300,12 +298,16 @@ def refusals(world: World) -> Iterator[str]:
 
 
 def unfinished(world: World, report: NodeReport, *, dropped: bool) -> list[str]:
-    """What is missing of the end: nobody is there, and every slice of the policy can be had. Both run."""
+    """What is missing of the end: nobody is there, and every slice of the policy can be had. Both run.
+
+    `dropped`: also that nothing else is listed any more, and nothing waits for a pod that never came.
+    """
     cut, found = world.wanted, []
     rows = {(one.resource, one.id): one for one in report.slices}
+    states = ("offered",) if dropped else ("offered", "allocated")
     for one in cut.ids:
         row = rows.get((cut.resource, one))
-        if row is None or not row.healthy or row.state != "offered":
+        if row is None or not row.healthy or row.state not in states:
             found.append(f"{one} cannot be had: {row}")
     numbers = world.node.kubelet.capacity(cut.resource)
     if numbers is None or numbers.allocatable != len(cut.ids):

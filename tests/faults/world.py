@@ -12,8 +12,8 @@ from pathlib import Path
 
 import grpc
 
-from sharer.simulation.apiserver import POD, ApiServer, Ending, Fail, node_object
 from sharer.simulation.apiserver import NODE as NODE_KIND
+from sharer.simulation.apiserver import POD, ApiServer, Ending, Fail, node_object
 from sharer.simulation.hardware import Fault
 from sharer.simulation.kubelet import Fail as ListFails
 from sharer.simulation.kubelet import Hang, KubeletDown, KubeletSettings
@@ -33,7 +33,7 @@ AGENT_S = 4.0
 LIST_TROUBLE_S = {ListTrouble.FAILS: 2.5, ListTrouble.THROTTLED: 2.5, ListTrouble.HANGS: 4.5}  # a retry each
 API_S = 45.0  # back-off after an outage
 
-_LIST_FAULTS = {
+_LIST_FAULTS: dict[ListTrouble, ListFails | Hang] = {
     ListTrouble.FAILS: ListFails(),
     ListTrouble.THROTTLED: ListFails(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit"),
     ListTrouble.HANGS: Hang(),
@@ -65,9 +65,7 @@ class World:
     list_trouble_s: float = 0.0  # that planned faults can cost, counted from when they were planned
     list_trouble_since_s: float = 0.0
     api_away: bool = False
-    unclaimed: dict[tuple[str, str], float] = field(default_factory=dict)  # slices given to pods that came to nothing
-    given: dict[str, set[tuple[str, str]]] = field(default_factory=dict)  # by UID of living pods
-    judged: set[str] = field(default_factory=set)  # UIDs of ended pods that `unclaimed` has
+    given_s: dict[tuple[str, str, str], float] = field(default_factory=dict)  # by UID, resource and ID
     is_crippled: bool = False  # the checkpoint was harmed: what only it knew may be unknown
 
     @property
@@ -160,18 +158,21 @@ class World:
             case steps.TroubleApi():
                 self._trouble_api(step.trouble)
 
-    def remember_unclaimed(self) -> None:
-        """Note which slices were given to pods that have ended since: nobody may ever have seen them there."""
-        living = {pod.uid: pod for pod in self.node.kubelet.pods() if not pod.phase.terminal}
-        for uid in self.given.keys() - living.keys():
-            self.unclaimed.update(dict.fromkeys(self.given.pop(uid), time.monotonic()))
+    def remember_given(self) -> None:
+        """Note which slices were given to whom, and when first seen so."""
+        now_s = time.monotonic()
         for pod in self.node.kubelet.pods():
-            ids = {(resource, one) for each in pod.containers for resource, ids in each.ids.items() for one in ids}
-            if pod.uid in living:
-                self.given[pod.uid] = ids
-            elif pod.uid not in self.judged:
-                self.judged.add(pod.uid)
-                self.unclaimed.update(dict.fromkeys(ids, time.monotonic()))
+            for container in pod.containers:
+                for resource, ids in container.ids.items():
+                    for one in ids:
+                        self.given_s.setdefault((pod.uid, resource, one), now_s)
+
+    def was_given(self, resource: str, device_id: str, within_s: float) -> bool:
+        """Whether this slice was given to somebody so recently."""
+        now_s = time.monotonic()
+        return any(
+            now_s - since_s < within_s for (_, *key), since_s in self.given_s.items() if key == [resource, device_id]
+        )
 
     def repair_everything(self) -> None:
         """The end of all trouble: what is down comes up, and nobody makes mistakes any more."""

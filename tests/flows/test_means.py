@@ -34,8 +34,12 @@ def test_nothing_is_tried_before_the_gpus_are_known(node: LimitedNode) -> None:
 def test_what_was_found_is_told_once_for_what_the_policy_wishes(node: LimitedNode) -> None:
     check = MeansCheck(node.enforcers)
     node.state.change(enforcers={})
-    assert check(node.state, 0.0) == f"driver can hold limits on {A}, {B}"
+    assert check(node.state, 0.0) == "driver can hold limits on every GPU"
     assert check(node.state, 1.0) is None
+    node.gpus.fail(CHECKS, 4, uuid=B)
+    said = check(node.state, RECHECK_S)
+    assert said is not None
+    assert said.startswith(f"driver cannot hold limits on {B}: the driver lets only root set limits")
 
 
 def test_a_check_leaves_no_limit_and_no_cgroup_behind(node: LimitedNode) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from sharer.adapters.cgroups import Cgroups
+from sharer.adapters.container_cgroups import CgroupTree
 from sharer.adapters.processes import ProcFs
 from sharer.core.errors import NodeError
+from sharer.kubeletapi import deviceplugin_pb2 as pb
 from sharer.simulation.cgroups import PodCgroups, end_process, write_host_pids, write_process
-from sharer.simulation.kubelet import ContainerSpec
+from sharer.simulation.kubelet import ContainerSpec, ContainerState
 from tests.simulation.fake_kubelet_node import GPU, Node, fake_node
+
+LATE = "example.com/late"
 
 
 class Unwatched:
@@ -55,11 +59,21 @@ def leaves(node: Node, uid: str) -> set[str]:
     return {str(path.relative_to(node.root / "cgroup")) for path in (node.root / "cgroup").glob(f"**/pod{uid}/*/")}
 
 
+def wait_leaves(node: Node, tree: PodCgroups, uid: str, *containers: str) -> None:
+    """Until just the sandbox and these containers have leaves."""
+    wanted = {tree.path(uid).lstrip("/"), *(tree.path(uid, name).lstrip("/") for name in containers)}
+    for _ in range(500):
+        if leaves(node, uid) == wanted:
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError(leaves(node, uid))
+
+
 def test_a_pod_is_there_from_its_first_container_to_its_last(node: Node, tree: PodCgroups) -> None:
     wait_populated(node, {})
     pod = node.kubelet.start_pod("p", {GPU: 1})
     wait_populated(node, {pod.uid: True})
-    assert leaves(node, pod.uid) == {tree.path(pod.uid).lstrip("/"), tree.path(pod.uid, "main").lstrip("/")}
+    wait_leaves(node, tree, pod.uid, "main")
     node.kubelet.end_pod("p")
     wait_populated(node, {})
 
@@ -76,11 +90,7 @@ def test_a_container_that_crashes_takes_its_own_leaf_with_it(node: Node, tree: P
     pod = node.kubelet.start_pod("p", containers=[ContainerSpec(name="a"), ContainerSpec(name="b")])
     wait_populated(node, {pod.uid: True})
     node.kubelet.crash_container("p", "a")
-    for _ in range(500):
-        if leaves(node, pod.uid) == {tree.path(pod.uid).lstrip("/"), tree.path(pod.uid, "b").lstrip("/")}:
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError(leaves(node, pod.uid))
+    wait_leaves(node, tree, pod.uid, "b")
 
 
 def test_a_process_is_seen_in_its_pod_until_it_ends(tmp_path: Path, node: Node, tree: PodCgroups) -> None:
@@ -95,3 +105,28 @@ def test_a_process_is_seen_in_its_pod_until_it_ends(tmp_path: Path, node: Node, 
     assert [pod[0] for pod in found.pods] == [uid]
     end_process(tmp_path, 7)
     assert table.identify(7) is None
+
+
+def test_each_container_has_a_process_whose_mounts_tell_its_name(tmp_path: Path, node: Node) -> None:
+    tree = PodCgroups(node.kubelet, node.root / "cgroup", tmp_path)
+    tree.start()
+    with contextlib.closing(tree):
+        pod = node.kubelet.start_pod("p", containers=[ContainerSpec(name="a"), ContainerSpec(name="b")])
+        wait_leaves(node, tree, pod.uid, "a", "b")
+        found = CgroupTree(node.root / "cgroup", tmp_path, Unwatched()).read()[pod.uid]
+        assert sorted(str(one.name) for one in found.containers) == ["None", "a", "b"]
+
+
+def test_a_pod_whose_start_is_delayed_has_its_cgroup_and_its_sandbox(node: Node, tree: PodCgroups) -> None:
+    """The kubelet makes them before it asks a plugin whether a container may start (runtime-facts §4)."""
+
+    def refuse(ids: Sequence[str]) -> bytes:
+        raise ValueError("not yet")
+
+    plugin = node.plugin("z", LATE, "late.sock")
+    plugin.options = pb.DevicePluginOptions(pre_start_required=True)
+    plugin.on_pre_start = refuse
+    node.register(plugin)
+    pod = node.kubelet.start_pod("p", {LATE: 1})
+    assert pod.container().state is ContainerState.WAITING
+    wait_leaves(node, tree, pod.uid)

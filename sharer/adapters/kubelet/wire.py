@@ -44,9 +44,7 @@ def prefer(answers: ResourceAnswers, request: api.PreferredAllocationRequest) ->
     return api.PreferredAllocationResponse(
         container_responses=[
             api.ContainerPreferredAllocationResponse(
-                deviceIDs=answers.prefer(
-                    list(one.available_deviceIDs), list(one.must_include_deviceIDs), one.allocation_size
-                )
+                deviceIDs=answers.prefer(one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size)
             )
             for one in request.container_requests
         ]

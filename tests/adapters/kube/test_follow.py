@@ -15,8 +15,8 @@ import pytest
 from sharer.adapters.kube.access import KubeAccess, Kubeconfig
 from sharer.adapters.kube.client import KubeClient
 from sharer.adapters.kube.connect import connect as connect_api
-from sharer.adapters.kube.timings import KubeTimings
 from sharer.adapters.kube.follow import FollowedApi
+from sharer.adapters.kube.timings import KubeTimings
 from sharer.core.observations import ApiSync, ApiTroubleKind, PodsSeen
 from sharer.simulation.apiserver import (
     CONFIG_MAP,

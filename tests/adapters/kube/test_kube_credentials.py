@@ -212,9 +212,10 @@ def test_the_official_client_is_imported_by_connect_and_not_before() -> None:
     """It takes 25 MiB and 0.15 s and more; the kubelet comes first (DESIGN §10)."""
     program = """
 import sys
-import sharer.adapters.kube as kube
+from sharer.adapters.kube.access import Kubeconfig
+from sharer.adapters.kube.connect import connect
 assert not any(name.startswith(("kubernetes", "urllib3", "pydantic")) for name in sys.modules)
-kube.connect(kube.Kubeconfig(path="unused"))
+connect(Kubeconfig(path="unused"))
 assert "kubernetes" in sys.modules
 assert not any(name.startswith(("kubernetes.client.models.", "kubernetes.client.api.")) for name in sys.modules)
 """
