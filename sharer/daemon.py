@@ -41,7 +41,7 @@ from sharer.settings import Settings
 
 CYCLE_S = 2.0  # a changed policy, a driver that came late, a GPU that does not answer are noticed within this time
 REFRESH_S = 10.0  # between two full looks at a driver that answers
-API_AFTER_S = 10.0  # at the latest: the API server's client is imported after the kubelet has registered us (DESIGN §10)
+API_AFTER_S = 10.0  # at the latest: the official client is imported after the kubelet has registered us (DESIGN §10)
 REGISTERING_S = 0.05  # a registration takes some 20 ms, and longer if `List` and all else is asked at the same time
 
 P = ParamSpec("P")
@@ -102,7 +102,8 @@ def share(outside: Outside, state: NodeState, stop: threading.Event) -> None:
         said.attempt("recover", recover, state, outside.annotations(), now_s, time.time())
         said.attempt("links", read_links, state, links)
         said.attempt("observe", observe, state, outside.sources, now_s, news)
-        said.attempt("offer", offer, state, outside.kubelet, outside.specs, answers_for, now_s)
+        # At its own time: how long a list has been shown is counted from here, and those who were asked may have hung.
+        said.attempt("offer", offer, state, outside.kubelet, outside.specs, answers_for, time.monotonic())
         said.attempt("findings", look_for_findings, state, now_s)
         follow_holders(state, outside.sources, inbox)
         if registering and not is_registering(outside, state, now_s - started_s):

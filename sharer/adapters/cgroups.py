@@ -57,12 +57,12 @@ class Cgroups:
         return CgroupReading(populated=populated)
 
     def follow(self, uids: Collection[str], changed: Callable[[], None]) -> None:
-        """Call `changed`, on the watcher's thread, when a container's folder comes or goes, and every second or so."""
+        """Call `changed`, on the watcher's thread, when a container's folder comes or goes, and once per new pod."""
         wanted = {folder for uid in uids for folder in self._folders_of.get(uid, ())}
         for folder in self._followed.keys() - wanted:
             self._followed.pop(folder)()
         for folder in wanted - self._followed.keys():
-            self._followed[folder] = self._watcher.subscribe(folder, changed)
+            self._followed[folder] = self._watcher.subscribe(folder, _at_changes(folder, changed))
 
     def _is_populated(self, pod: str) -> bool:
         """Whether a process lives in a pod's cgroup or below it. Raises OSError if that cannot be told."""
@@ -85,6 +85,32 @@ class Cgroups:
             if found := list(_kubepods(f"{self._root}/{controller}")):
                 return found
         return []
+
+
+def _at_changes(folder: str, changed: Callable[[], None]) -> Callable[[], None]:
+    """Calls `changed` if there are more or fewer folders in this one than last time, or it is gone; and at first.
+
+    The watcher calls every second, and to read 250 pods and settle 2,000 slices for it was half of an idle agent's
+    work. At first, because the folder may have changed since it was read.
+    """
+    known: tuple[int, int] | None = (0, 0)
+
+    def compare() -> None:
+        nonlocal known
+        before, known = known, _shape(folder)
+        if known != before:
+            changed()
+
+    return compare
+
+
+def _shape(folder: str) -> tuple[int, int] | None:
+    """Which folder this is and how many are in it (its times do not tell on cgroupfs); None: it is gone."""
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return None
+    return status.st_ino, status.st_nlink
 
 
 def _kubepods(folder: str, depth: int = MAX_DEPTH) -> Iterator[str]:

@@ -41,6 +41,7 @@ class CgroupTree:
         self._watcher = watcher
         self._now_s = now_s
         self._known_trees: list[str] = []
+        self._paths: dict[str, str] = {}  # by pod's UID; replaced, never changed
         self._lock = threading.Lock()  # of the two below
         self._names: dict[str, str] = {}  # by path; a container's name does not change
         self._nameless: dict[str, tuple[float, float]] = {}  # by path: when it was first looked at, when it is next
@@ -48,7 +49,7 @@ class CgroupTree:
     def read(self, uids: Collection[str] | None = None) -> Mapping[str, PodCgroup]:
         """The cgroups of these pods; None: of all. Raises NodeError if they cannot be read."""
         try:
-            found = {uid: path for uid, path in self._pods() if uids is None or uid in uids}
+            found = self._paths_of(uids)
             pods = {
                 uid: PodCgroup(uid=uid, path=path, containers=self._containers(path, uid))
                 for uid, path in found.items()
@@ -127,6 +128,12 @@ class CgroupTree:
                 return found
         return []
 
+    def _paths_of(self, uids: Collection[str] | None) -> dict[str, str]:
+        """Where the cgroups of these pods are. They are searched for only if one is not where it was."""
+        if uids is None or not all(os.path.isdir(self._paths.get(uid, "")) for uid in uids):
+            self._paths = dict(self._pods())
+        return {uid: path for uid, path in self._paths.items() if uids is None or uid in uids}
+
     def _pods(self) -> Iterator[tuple[str, str]]:
         for root in self._roots():
             for name in _folders(root):
@@ -186,7 +193,8 @@ class _Followed:
     ) -> None:
         self._roots, self._top, self._watcher, self._changed = roots, top, watcher, changed
         self._ends: dict[str, Callable[[], None]] = {}  # by folder: what ends its subscription
-        self._seen: dict[str, object] = {}  # by pod's folder: what it was like last time
+        self._pods: dict[str, dict[str, str]] = {}  # by folder that pods come in: their names and UIDs
+        self._seen: dict[str, object] = {}  # by folder: what it was like last time
 
     def start(self) -> None:
         self._watcher.subscribe(self._top, self._look_for_roots)  # called soon, and every second: they may come later
@@ -198,25 +206,26 @@ class _Followed:
                 self._look_for_pods(root)
 
     def _look_for_pods(self, root: str) -> None:
-        now = {f"{root}/{name}": uid for name in _names(root) if (uid := pod_uid(name)) is not None}
-        before = {path for path in self._ends if path.rpartition("/")[0] == root and pod_uid(_last(path)) is not None}
-        for path in before - now.keys():
-            self._ends.pop(path)()
-            self._seen.pop(path, None)
-            self._changed(pod_uid(_last(path)) or "")
-        for path in now.keys() - before:
-            self._ends[path] = self._watcher.subscribe(path, partial(self._look_into, path, now[path]))
-            self._look_into(path, now[path])
+        names = _names(root)
+        if names == self._seen.get(root):
+            return
+        self._seen[root] = names
+        before, now = self._pods.get(root, {}), {name: uid for name in names if (uid := pod_uid(name)) is not None}
+        self._pods[root] = now
+        for name in before.keys() - now.keys():
+            self._ends.pop(f"{root}/{name}")()
+            self._seen.pop(f"{root}/{name}", None)
+            self._changed(before[name])
+        for name in now.keys() - before.keys():
+            path = f"{root}/{name}"
+            self._ends[path] = self._watcher.subscribe(path, partial(self._look_into, path, now[name]))
+            self._look_into(path, now[name])
 
     def _look_into(self, path: str, uid: str) -> None:
         """A container may have come or gone. Their number is enough: one starts again half a second later."""
         before, self._seen[path] = self._seen.get(path), _signature(path)
         if self._seen[path] != before:
             self._changed(uid)
-
-
-def _last(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 def _unreadable(error: OSError) -> NodeError:

@@ -72,6 +72,7 @@ class CheckpointReading:
     serial: int  # counts the readings of the file, whether or not it had changed
     entries: tuple[CheckpointEntry, ...] = ()
     registered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # resource -> healthy IDs, every plugin's
+    is_current: bool = True  # False: the file is gone or damaged since, and does not name whom the kubelet has now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from sharer.core.device_id import Strategy
 from sharer.core.policy import Exclusive, Mig, Mps, Sharing, TimeSlicing
 
 MEMORY_ENFORCERS = ("mig", "driver", "mps", "watch")  # strongest first
-COMPUTE_ENFORCERS = ("mig", "mps")
+COMPUTE_ENFORCERS = ("mps",)  # of a share that a policy can promise; a MIG device's is its own
 WATCHING = frozenset({"watch"})  # sees that a promise was broken, and prevents nothing
 
 

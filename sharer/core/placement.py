@@ -22,7 +22,7 @@ from sharer.core.linked import Links, best_linked
 from sharer.core.policy import Placement
 
 Layout = Sequence[Mapping[str, int]]
-"""Where the slices of a resource lie: for each GPU or MIG device, in NVML's order, the IDs and replicas of its slices."""
+"""Where the slices of a resource lie: IDs and replicas on each GPU or MIG device, in NVML's order."""
 
 _NEARLY = 1e-6  # a product of floats may be a little less than the whole number that it should be
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from sharer.core.device_id import Strategy
 from sharer.core.located import LocatedNode
-from sharer.core.means import MEMORY_ENFORCERS, WATCHING, made_by, why_without_effect
+from sharer.core.means import COMPUTE_ENFORCERS, MEMORY_ENFORCERS, WATCHING, made_by, why_without_effect
 from sharer.core.policy import (
     Auto,
     ComputePolicy,
@@ -53,7 +53,6 @@ from sharer.core.policy_values import (
 API_VERSION = "sharer.dev/v1alpha1"
 KIND = "SharingPolicy"
 STRATEGIES = tuple(strategy.policy_name for strategy in Strategy)
-COMPUTE_ENFORCERS = ("mps",)  # of a share that a policy can promise; a MIG device's is its own
 
 _NVIDIA = "it belongs to the NVIDIA plugin's config format, a document with version: v1 and without apiVersion and kind"
 SCHEMA = Schema(

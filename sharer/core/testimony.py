@@ -35,8 +35,11 @@ class Testimony:
             if holder.uid is not None and holder.pod is not None:
                 self._names.setdefault(holder.uid, (holder.namespace, holder.pod))
         self._checkpoint = self._given(evidence.checkpoint)
-        same = evidence.checkpoint_then is evidence.checkpoint
-        self._checkpoint_then = self._checkpoint if same else self._given(evidence.checkpoint_then)
+        then = evidence.checkpoint_then
+        if then is None or not then.is_current:
+            then = evidence.checkpoint
+        self._was_current = then is not None and then.is_current
+        self._checkpoint_then = self._checkpoint if then is evidence.checkpoint else self._given(then)
         self._pods_on: dict[str, set[str]] = {}  # device UUID -> pod UIDs with a process on it
         self._unknown_on: set[str] = set()  # device UUIDs with a process of which the pod cannot be told
         for process in evidence.processes.processes if evidence.processes is not None else ():
@@ -97,7 +100,8 @@ class Testimony:
         same = [other for other in others if other.container == holder.container]
         named = [other for other in same if (other.namespace, other.pod) == (holder.namespace, holder.pod)]
         candidates = named or [other for other in same if other.pod is None]
-        uids = {other.uid for other in candidates if self._is_active(other)} or {other.uid for other in candidates}
+        young = candidates if self._was_current else []  # its cgroup comes a bit later
+        uids = {other.uid for other in candidates if self._is_active(other)} or {other.uid for other in young}
         if not uids and (uid := self._uids.get((holder.namespace or "", holder.pod or ""))) is not None:
             uids = {uid}
         return replace(holder, uid=uids.pop()) if len(uids) == 1 else holder

@@ -20,11 +20,6 @@ class Use:
     known_bytes: int  # it uses at least this
     unknown: str | None = None  # why it may use more; None: that is all
 
-    @property
-    def bytes(self) -> int | None:
-        """All that it uses; None: not known."""
-        return self.known_bytes if self.unknown is None else None
-
 
 class Usage:
     """One reading of the process lists, looked up by container."""

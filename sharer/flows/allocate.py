@@ -20,7 +20,6 @@ from sharer.core.placement import prefer, prefer_linked
 from sharer.flows.inbox import Allocated, Hint, News
 from sharer.flows.state import NodeState, NodeView
 
-
 MAX_REMEMBERED = 1024  # answers; a node's slices are fewer, and asked for in few combinations
 
 
@@ -49,7 +48,7 @@ class Answers:
         self._resource = resource
         self._enforcers = enforcers
         self._tell = tell
-        self._answered = _Answered(None, None, {})  # replaced, never changed but for new answers: any thread may read it
+        self._answered = _Answered(None, None, {})  # replaced as a whole; only answers are added, by any thread
 
     def allocate(self, ids: Sequence[str]) -> ContainerEdits:
         """What a container holding these IDs is given. Raises RequestError."""

@@ -20,6 +20,7 @@ from sharer.core.enforcer import ContainerCgroups, Enforcer, Verdict, Verdicts
 from sharer.core.errors import NodeError
 from sharer.core.evidence import CheckpointEntry
 from sharer.core.excess import Excess, ExcessKey, measure
+from sharer.core.ledger import Ledger
 from sharer.core.limits import PromiseKey, Tenant, TenantKey, Terms, find_tenants, only_held_by
 from sharer.core.observations import PodSeen
 from sharer.core.ports import CheckpointSource
@@ -80,6 +81,9 @@ class Enforcing:
                 sentence = f"limits are not looked after: {error}"
                 enforcement = replace(self.found.enforcement, problem=str(error))
                 self.found = replace(self.found, enforcement=enforcement)
+            except Exception:  # the thread's boundary: reported in full, and tried again
+                log.exception("looking after limits failed; it is tried again")
+                sentence = ""
             if sentence and sentence != said:
                 log.info("%s", sentence)
                 said = sentence
@@ -110,7 +114,7 @@ class Enforcing:
         incomplete = {tenant.uid for tenant in tenants if not tenant.cgroups} | ({*(uids or ())} - entries.keys())
         self._diary.plan({uid: uid in incomplete for uid in (*entries, *incomplete)}, now_s)
         returned = self._let_go(tenants, uids)
-        return "; ".join([*_news(before, enforcement, sight.names), *returned]) or None
+        return "; ".join([*_news(before, enforcement, self._state.view.ledger), *returned]) or None
 
     def _look_around(self, now_s: float) -> _Sight:
         """What the other thread knows. Worked out again only where it has changed."""
@@ -128,7 +132,7 @@ class Enforcing:
                 pods={pod.cgroup_uid: pod for pod in pods},
                 usage=Usage(evidence.processes if is_fresh else None, view.inventory),
             )
-        return replace(self._sight, processes_s=processes_s, names=view.ledger.names)
+        return replace(self._sight, processes_s=processes_s)
 
     def _entries(self, uids: Collection[str] | None) -> dict[str, list[CheckpointEntry]]:
         reading = self._checkpoint.read()
@@ -190,7 +194,6 @@ class _Sight:
     pods: Mapping[str, PodSeen]  # by the UID in their cgroups' names
     usage: Usage
     processes_s: float | None = None  # when the process lists were read
-    names: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # of pods, by UID
 
 
 def _try_to_verify(enforcer: Enforcer, tenants: Sequence[Tenant], usage: Usage) -> dict[PromiseKey, Verdict]:
@@ -231,21 +234,29 @@ def _no_longer_wished(held: Tenant, now: Tenant) -> Tenant | None:
     return replace(held, memory=memory, compute=()) if memory else None
 
 
-def _news(before: Enforcement, after: Enforcement, names: Mapping[str, tuple[str, str]]) -> Iterable[str]:
+def _news(before: Enforcement, after: Enforcement, ledger: Ledger) -> Iterable[str]:
     """What has changed for containers, and what somebody else had changed."""
     for lift in after.lifts[len(after.lifts) - (after.lift_count - before.lift_count) :]:
-        yield f"{_title(lift.key, names)}: {lift.found}; it is set again"
+        yield f"{_title(lift.key, ledger)}: {lift.found}; it is set again"
     for key, hold in after.holds.items():
         old = before.holds.get(key)
         if key[0][1] is None or (old is not None and (old.by, old.reason) == (hold.by, hold.reason)):
             continue
         if hold.by is not None:
-            yield f"{_title(key, names)} is held by {hold.by}"
+            yield f"{_title(key, ledger)} is held by {hold.by}"
         elif old is not None and old.by is not None:
-            yield f"{_title(key, names)} is not held any more: {hold.reason}"
+            yield f"{_title(key, ledger)} is not held any more: {hold.reason}"
 
 
-def _title(key: PromiseKey, names: Mapping[str, tuple[str, str]]) -> str:
+def _title(key: PromiseKey, ledger: Ledger) -> str:
     (uid, container, _), promise, uuid = key
-    pod = "/".join(names.get(uid, (uid,)))
-    return f"{promise} of {pod if container is None else f'{pod}, container {container},'} on {uuid}"
+    return f"{promise} of {_pod_name(uid, ledger)}{'' if container is None else f' ({container})'} on {uuid}"
+
+
+def _pod_name(uid: str, ledger: Ledger) -> str:
+    """For people: by the API, else by the kubelet's list, else what its cgroup says."""
+    if uid in ledger.names:
+        return "/".join(ledger.names[uid])
+    owners = (entry.owner for entry in ledger.entries.values())
+    named = (one for one in owners if one is not None and one.uid == uid and one.pod is not None)
+    return next((f"{one.namespace}/{one.pod}" for one in named), uid)

@@ -71,6 +71,8 @@ def observe(state: NodeState, sources: Sources, now_s: float, news: Iterable[New
     if checkpoint is not None:
         checkpoint = replace(only_our_entries(checkpoint, ours), serial=_next_serial(evidence.checkpoint))
         table.hear(checkpoint)
+    elif evidence.checkpoint is not None:
+        table.hear(replace(evidence.checkpoint, is_current=False))
     is_due = checkpoint is None if is_first else pace.due_s(_interval_s(before)) <= now_s
     if is_first or is_due or pace.cgroups_due_s() <= now_s:
         pace = pace.reading_cgroups(now_s)

@@ -106,20 +106,20 @@ class BenchNode:
     """Where plugins are started."""
 
     def __init__(self, root: Path, kubelet: FakeKubelet, library: InstalledGpus) -> None:
-        self.root = root
+        self.root, self.log = root, root / "log"
         self.kubelet = kubelet
         self._library = library
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def start_agent(self) -> Plugin:
-        """The real agent, on the C library, from process start to registered."""
+    def start_agent(self, kubernetes: str = "off") -> Plugin:
+        """The real agent, on the C library, from process start to registered. Its log is in `log`."""
         root = self.root
         flags = {
             "--policy": root / "policy.yaml", "--device-plugin-dir": self.kubelet.device_plugin_dir,
             "--pod-resources-socket": self.kubelet.podresources_socket, "--cgroup-root": root / "cgroup",
             "--run-dir": root / "run", "--state-dir": root / "state", "--host-root": root, "--dev-root": root / "dev",
             "--proc-root": root / "proc", "--sys-root": root / "sys", "--driver-library": self._library.path,
-            "--injection": "envvar", "--kubernetes": "off",
+            "--injection": "envvar", "--kubernetes": kubernetes,
         }  # fmt: skip
         usage = [sys.executable, "-m", "sharer", "agent", "--help"]
         known = subprocess.run(usage, check=True, capture_output=True, text=True).stdout
@@ -135,7 +135,8 @@ class BenchNode:
     def _start(self, resource: str, command: Sequence[str]) -> Plugin:
         before, streams = len(self.kubelet.register_calls(resource)), len(self.kubelet.streams(resource))
         start_s = time.perf_counter()
-        process = subprocess.Popen([sys.executable, *command], stderr=subprocess.DEVNULL, env=environment())
+        with self.log.open("ab") as log:
+            process = subprocess.Popen([sys.executable, *command], stderr=log, env=environment())
         self._processes.append(process)
         call = self.kubelet.wait_registered(resource, before + 1, timeout_s=60)
         took_s = time.perf_counter() - start_s

@@ -203,6 +203,15 @@ def test_an_init_container_holds_what_the_checkpoint_says_while_its_pod_lives() 
     assert states(gone) == {}
 
 
+def test_a_checkpoint_that_cannot_be_read_any_more_gives_no_new_pod_the_uid_of_a_dead_one() -> None:
+    """Seed 191 of `tests faults`: the last readable file names a pod that had the slice before, with a like container."""
+    last = checkpoint(("uid-1", "c", [A]))
+    ledger = after(last, cgroups(), listed(1), replace(last, is_current=False), listed(2, {A: "next"}))
+    assert ledger.entries[A].owner == seen_by_list("next")
+    again = observe(ledger, checkpoint(("uid-2", "c", [A]), serial=2), 9.0, quarantine_s=TIMEOUT_S)
+    assert again.entries[A].owner == replace(seen_by_list("next"), uid="uid-2")
+
+
 def test_an_entry_of_the_checkpoint_whose_pod_is_gone_is_stale() -> None:
     """Contract §22: deleted pods stay in the file for as long as nobody allocates."""
     assert states(after(checkpoint(("uid-old", "c", [A])), cgroups(), pods(), processes(), listed(1))) == {}

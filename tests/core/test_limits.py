@@ -181,6 +181,11 @@ def test_what_promises_no_memory_is_not_held() -> None:
     assert find_tenants(UID, entries, cgroup(), None, TERMS) == []
 
 
+def test_an_id_with_a_limit_of_zero_is_none_of_ours_and_holds_nobody() -> None:
+    """P23: zero is an enforcer's word for "unlimited", and must never be set."""
+    assert find_tenants(UID, [entry("main", f"{A}::ts-0-0")], cgroup(), None, TERMS) == []
+
+
 def test_one_slice_without_a_limit_leaves_its_gpu_without_one_and_no_other() -> None:
     entries = [entry("main", *slices(A, 0), *slices(B, 0)), entry("side", f"{A}::ts-9")]
     tenants = find_tenants(UID, entries, cgroup(), None, TERMS)

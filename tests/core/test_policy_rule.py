@@ -139,9 +139,9 @@ def test_promising_more_memory_than_there_is_warns() -> None:
     ("memory", "why"),
     [
         ("required: true, limit: none", "required: is true and limit is none: there is nothing to hold"),
-        ("required: true, enforce: [watch]", "required: is true and enforce has none of mig, driver, mps that could hold"),
-        ("required: true, enforce: []", "required: is true and enforce has none of mig, driver, mps that could hold"),
-        ("required: true, enforce: [mps]", "required: is true and enforce has none of mig, driver, mps that could hold"),
+        ("required: true, enforce: [watch]", "required: is true and enforce has none of mig, driver, mps"),
+        ("required: true, enforce: []", "required: is true and enforce has none of mig, driver, mps"),
+        ("required: true, enforce: [mps]", "required: is true and enforce has none of mig, driver, mps"),
         ("guarantee: true, limit: none", "guarantee: is true and limit is none: there is nothing to guarantee"),
         ("guarantee: true, oversubscribe: 2", "guarantee: is true and oversubscribe is above 1"),
     ],

@@ -6,7 +6,7 @@ from sharer.core.evidence import GpuProcess, ProcessReading
 from sharer.core.inventory import Inventory
 from sharer.core.limits import Tenant
 from sharer.core.quantities import GIB
-from sharer.core.usage import NOT_KNOWN, Usage
+from sharer.core.usage import NOT_KNOWN, Usage, Use
 from tests.core.builders import gpu, gpu_uuid, mig, node
 
 A, B = gpu_uuid(0), gpu_uuid(1)
@@ -44,39 +44,39 @@ def tenant(*held: str, container_id: str | None = MAIN) -> Tenant:
 
 def test_the_processes_of_a_container_add_up_on_each_gpu() -> None:
     found = usage(process(), process(used_bytes=2 * GIB), process(B), process(container_id=SIDE))
-    assert found.of(UID, MAIN, A).bytes == 3 * GIB
-    assert found.of(UID, MAIN, B).bytes == GIB
-    assert found.of(UID, SIDE, B).bytes == 0
-    assert found.of("another", MAIN, A).bytes == 0
+    assert found.of(UID, MAIN, A) == Use(known_bytes=3 * GIB)
+    assert found.of(UID, MAIN, B) == Use(known_bytes=GIB)
+    assert found.of(UID, SIDE, B) == Use(known_bytes=0)
+    assert found.of("another", MAIN, A) == Use(known_bytes=0)
 
 
 def test_without_a_list_nothing_is_known() -> None:
     assert usage(asked=(B,)).of(UID, MAIN, A).unknown == "there is no list of the processes on it"
-    assert Usage(None, TWO_GPUS).of(UID, MAIN, A).bytes is None
+    assert Usage(None, TWO_GPUS).of(UID, MAIN, A).unknown is not None
 
 
 def test_a_process_of_unknown_size_makes_its_container_unknown_and_no_other() -> None:
     found = usage(process(used_bytes=None), process(used_bytes=2 * GIB), process(container_id=SIDE))
-    assert (found.of(UID, MAIN, A).bytes, found.of(UID, MAIN, A).known_bytes) == (None, 2 * GIB)
-    assert found.of(UID, SIDE, A).bytes == GIB
+    assert found.of(UID, MAIN, A) == Use(known_bytes=2 * GIB, unknown="the driver does not say how much process 7 uses")
+    assert found.of(UID, SIDE, A) == Use(known_bytes=GIB)
 
 
 def test_a_process_of_a_pod_in_no_container_may_be_any_containers() -> None:
     found = usage(process(container_id=None))
     assert found.of(UID, MAIN, A).unknown == "which container process 7 is in is not known"
-    assert found.of(UID, MAIN, B).bytes == 0
-    assert found.of("another", MAIN, A).bytes == 0
+    assert found.of(UID, MAIN, B) == Use(known_bytes=0)
+    assert found.of("another", MAIN, A) == Use(known_bytes=0)
 
 
 def test_a_process_that_cannot_be_attributed_may_be_anybodys() -> None:
     found = usage(process(attributed=False, uid=None, container_id=None, pid=None))
     assert found.of(UID, MAIN, A).unknown == "whose a process is cannot be told"
-    assert found.of(UID, MAIN, B).bytes == 0
+    assert found.of(UID, MAIN, B) == Use(known_bytes=0)
 
 
 def test_a_process_of_the_host_is_no_containers() -> None:
     found = usage(process(uid=None, container_id=None))
-    assert found.of(UID, MAIN, A).bytes == 0
+    assert found.of(UID, MAIN, A) == Use(known_bytes=0)
     assert found.why_not_confined(tenant(B)) is None
 
 

@@ -108,7 +108,6 @@ def _burst(world: World, number: int, burst: Burst, outcome: Outcome, note: Call
         world.do(step)
         if world.mirror is not None:
             world.mirror.follow()
-        world.remember_given()
     _settle(world, outcome, note)
     if found := list(refusals(world)):
         raise Broken("\n".join(found))
@@ -136,7 +135,6 @@ def _await(world: World, missing: Callable[[NodeReport], list[str]], within_s: f
         _check_panics(world)
         if world.mirror is not None:
             world.mirror.follow()
-        world.remember_given()
         try:
             found = missing(read_report(world.node.run_dir))
         except NodeError as error:

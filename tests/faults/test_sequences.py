@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence as ListOf
 
 import pytest
 
 from sharer.cli.report import read_report
-from sharer.simulation.kubelet import ListedDevice, ListMessage, Stream
+from sharer.simulation.kubelet import ContainerSpec, ListedDevice, ListMessage, Stream
 from tests.e2e.gpus import GPU, A, slices
 from tests.faults.history import wrong_moments
-from tests.faults.policies import OTHER
-from tests.faults.run import run_many
-from tests.faults.sequence import sequence
+from tests.faults.policies import CUTS, OTHER
+from tests.faults.run import run, run_many
+from tests.faults.sequence import Sequence, sequence
+from tests.faults.steps import EditPolicy, ListTrouble, StartPod, TroubleList
 from tests.faults.truth import wrong
 from tests.faults.world import open_world
 
 
-def stream(number: int, resource: str, *lists: tuple[float, Sequence[str]], ended_at_s: float | None = None) -> Stream:
+def stream(number: int, resource: str, *lists: tuple[float, ListOf[str]], ended_at_s: float | None = None) -> Stream:
     """A stream whose lists name healthy IDs."""
     messages = [
         ListMessage(at_s=at_s, size_bytes=0, devices=tuple(ListedDevice(one, "Healthy", ()) for one in ids))
@@ -38,6 +39,18 @@ def test_whatever_happens_to_a_node_the_agent_s_ledger_is_the_kubelet_s_truth() 
     """As `python -m tests faults`, with fewer seeds and shorter ones."""
     failed = [one for one in run_many(range(1000, 1004), bursts=5, jobs=4) if one.problem is not None]
     assert not failed, "\n".join(line for one in failed for line in (*one.lines, one.problem or ""))
+
+
+def test_an_id_that_was_withdrawn_late_is_listed_under_another_name_no_sooner_for_it() -> None:
+    """Found by seed 106: a `List` that hangs keeps the agent from showing what it has decided, for 2 s each time."""
+    [renamed] = [cut for cut in CUTS if cut.name == "renamed, patience 10m"]
+    burst = (
+        TroubleList((ListTrouble.HANGS,) * 2),
+        StartPod("p1", (ContainerSpec(limits={GPU: 1}),)),
+        EditPolicy(renamed),
+    )
+    outcome = run(Sequence(seed=0, with_api=False, waits_for_drops=False, bursts=(burst,)))
+    assert outcome.problem is None, outcome.problem
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -173,7 +173,8 @@ def _owned(
         if not row.listed:
             yield f"{key} is held and not listed"
         uids = {uid for uid, _ in who}
-        if holder.uid is not None and holder.uid not in uids:
+        is_told = (holder.uid, key) in truth.in_file  # by a file of an earlier moment: nothing shows that it is one
+        if holder.uid is not None and holder.uid not in uids and not (world.is_crippled and is_told):
             yield f"{key} belongs to {_named(truth, who)}, not to {holder.namespace}/{holder.pod} {holder.uid}"
         if holder.pod is not None and (holder.namespace, holder.pod) not in {truth.names[uid] for uid in uids}:
             yield f"{key} belongs to {_named(truth, who)}, not to {holder.namespace}/{holder.pod}"
@@ -193,6 +194,8 @@ def _free(
     remains: Mapping[Key, list[HolderReport]],
 ) -> Iterator[str]:
     """Nobody owns them: offered, or quarantined for a reason that is true."""
+    allocated = [key for key, row in rows.items() if row.state == "allocated" and key not in truth.owners]
+    unclaimed_s = world.unclaimed_for_s(allocated)
     for key, row in sorted(rows.items()):
         if key in truth.owners:
             continue
@@ -208,7 +211,7 @@ def _free(
                     yield f"{key} is quarantined for {dead}, who is dead"
                 if row.healthy:
                     yield f"{key} is quarantined and Healthy"
-            case "allocated" if world.was_given(*key, UNCLAIMED_S):
+            case "allocated" if unclaimed_s[key] < UNCLAIMED_S:
                 pass
             case "held" if _cannot_be_told(holders[key], truth):
                 pass

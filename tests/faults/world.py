@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -65,7 +65,7 @@ class World:
     list_trouble_s: float = 0.0  # that planned faults can cost, counted from when they were planned
     list_trouble_since_s: float = 0.0
     api_away: bool = False
-    given_s: dict[tuple[str, str, str], float] = field(default_factory=dict)  # by UID, resource and ID
+    _unclaimed_s: dict[tuple[str, str], float] = field(default_factory=dict)  # resource and ID -> since when
     is_crippled: bool = False  # the checkpoint was harmed: what only it knew may be unknown
 
     @property
@@ -158,21 +158,11 @@ class World:
             case steps.TroubleApi():
                 self._trouble_api(step.trouble)
 
-    def remember_given(self) -> None:
-        """Note which slices were given to whom, and when first seen so."""
+    def unclaimed_for_s(self, unclaimed: Collection[tuple[str, str]]) -> dict[tuple[str, str], float]:
+        """For how long each of these slices, allocated for nobody, has been seen so without a break."""
         now_s = time.monotonic()
-        for pod in self.node.kubelet.pods():
-            for container in pod.containers:
-                for resource, ids in container.ids.items():
-                    for one in ids:
-                        self.given_s.setdefault((pod.uid, resource, one), now_s)
-
-    def was_given(self, resource: str, device_id: str, within_s: float) -> bool:
-        """Whether this slice was given to somebody so recently."""
-        now_s = time.monotonic()
-        return any(
-            now_s - since_s < within_s for (_, *key), since_s in self.given_s.items() if key == [resource, device_id]
-        )
+        self._unclaimed_s = {key: self._unclaimed_s.get(key, now_s) for key in unclaimed}
+        return {key: now_s - since_s for key, since_s in self._unclaimed_s.items()}
 
     def repair_everything(self) -> None:
         """The end of all trouble: what is down comes up, and nobody makes mistakes any more."""

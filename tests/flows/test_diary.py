@@ -29,7 +29,7 @@ def looks(diary: Diary, clock: Clock, *, incomplete: bool) -> list[float]:
     """The ages at which a pod that was stirred is looked at, for as long as it is new."""
     begun_s, ages = clock.now_s, []
     diary.stir("a", begun_s)
-    while next_look(diary, clock) == {"a"}:
+    while next_look(diary, clock) == frozenset({"a"}):
         ages.append(clock.now_s - begun_s)
         diary.plan({"a": incomplete}, clock.now_s)
         due_s = diary._due.get("a")
@@ -55,7 +55,7 @@ def test_a_stirred_pod_is_looked_at_at_once() -> None:
     diary, clock = started()
     diary.stir("a", clock.now_s)
     diary.stir("b", clock.now_s)
-    assert next_look(diary, clock) == {"a", "b"}
+    assert next_look(diary, clock) == frozenset({"a", "b"})
 
 
 def test_a_pod_that_is_incomplete_is_looked_at_often_while_it_is_new() -> None:

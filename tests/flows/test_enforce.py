@@ -171,7 +171,7 @@ def test_a_container_is_held_once_its_limit_was_read_back(node: LimitedNode) -> 
     leaf = node.start("main")
     node.process(leaf, used_bytes=10 * GIB)
     node.read_processes()
-    assert node.look() == f"memory of {POD}, container main, on {A} is held by driver"
+    assert node.look() == f"memory of {POD} (main) on {A} is held by driver"
     held = node.hold()
     assert (held.by, held.since_s, held.verified_s) == ("driver", node.now_s, node.now_s)
     assert held.escapes == ("managed memory, which is counted as the host's",)
@@ -245,9 +245,7 @@ def test_a_limit_that_somebody_lifts_is_set_again_counted_and_told(node: Limited
     node.now_s += 5.0
     node.gpus.set_memory_limit(A, leaf)
     said = node.look()
-    assert (
-        said == f"memory of {POD}, container main, on {A}: no limit is in force, and 20 GiB should be; it is set again"
-    )
+    assert said == f"memory of {POD} (main) on {A}: no limit is in force, and 20 GiB should be; it is set again"
     assert (node.limit(leaf), node.enforcing.found.enforcement.lift_count) == (20, 1)
     assert since_s is not None
     assert (node.hold().since_s or 0.0) > since_s
@@ -406,6 +404,16 @@ def dmem(tmp_path: Path) -> Iterator[LimitedNode]:
     with contextlib.closing(LimitedNode(tmp_path / "node")) as made:
         made.use(GUARANTEE)
         yield made
+
+
+def test_a_reservation_is_made_once_also_where_a_container_has_a_child_cgroup(dmem: LimitedNode) -> None:
+    """The kernel adds it to the cgroups above by itself."""
+    dmem.give("main", *ids(A, 0))
+    pod = dmem.start_pod()
+    leaf = dmem.start("main", inner="container")
+    dmem.look()
+    assert [reserved(dmem, path) for path in (leaf / "container", leaf, pod, dmem.tree.kubepods)] == [20] * 4
+    assert dmem.hold().by == "driver"
 
 
 def test_what_an_ended_container_had_reserved_is_taken_back_from_the_cgroups_above(dmem: LimitedNode) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sharer.adapters.kube.watches import watch_config_map, watch_node
 from sharer.adapters.kube.pods import pod_seen
+from sharer.adapters.kube.watches import watch_config_map, watch_node
 from sharer.adapters.kube.wire import Pod
 from sharer.core.observations import ConfigMapSeen, ContainerKind, ContainerSeen, NodeSeen, PodPhase, PodSeen
 from sharer.simulation.apiserver import (

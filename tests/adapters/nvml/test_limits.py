@@ -33,7 +33,9 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     with contextlib.ExitStack() as closing:
 
         def build(
-            backend: LimitBackend = LimitBackend.DMEM, gpus: tuple[SimulatedGpu, ...] = (A, B), missing: tuple[str, ...] = ()
+            backend: LimitBackend = LimitBackend.DMEM,
+            gpus: tuple[SimulatedGpu, ...] = (A, B),
+            missing: tuple[str, ...] = (),
         ) -> GpuSteering:
             if request.param == "python":
                 return SimulatedGpus(gpus, missing=missing, limit_backend=backend)

@@ -1,0 +1,192 @@
+"""What it costs to know who holds what: 2,000 slices, 250 pods with 8 each, the real agent beside a fake kubelet."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from sharer.adapters.documents import read_node_report
+from sharer.adapters.kube.access import Kubeconfig
+from sharer.adapters.kube.connect import connect
+from sharer.adapters.kube.watches import watch_pods
+from sharer.adapters.local_socket import ask
+from sharer.simulation.apiserver import NODE, POD, ApiServer, node_object, pod_object
+from sharer.simulation.cgroups import PodCgroups, write_host_pids
+from tests.bench.figures import Figure, p
+from tests.bench.node import RESOURCE, BenchNode, Plugin, open_node
+from tests.bench.plugin import gpus, policy
+from tests.bench.reconcile import PODS, SLICES, reconcile_ms
+
+EACH = SLICES // PODS
+IDLE_S = 20.0
+STORM = 100  # pods that end at the same time
+ENDS = 4  # pods that end one after the other
+REST_S = 7.0  # between two ends: `List` may be asked once a second on average, and bursts are saved up for
+POD_CGROUPS = "cgroup/kubepods/burstable"
+AGENTS = 200
+_FREE = re.compile(r"(?P<shown>[^ ]+(?:, [^ ]+)*)(?: and (?P<more>\d+) more)? free again$")
+
+
+def reconcile() -> list[Figure]:
+    """Ledger, listing and lists, in this process."""
+    return [
+        Figure(f"reconcile, 250 pods, {ended} have ended: processor time", reconcile_ms(ended), "ms", None, 20)
+        for ended in (0, 1, STORM)
+    ]
+
+
+def holders() -> list[Figure]:
+    """The agent beside 250 pods: at rest, and when they end. First without the API server and with cgroups' hints."""
+    figures = []
+    for hints in (True, False):
+        with full_node(hints=hints) as node:
+            agent = node.start_agent()
+            wait_held(node, SLICES)
+            if hints:
+                figures.append(Figure("250 pods: idle", idle_percent(agent), "%", None, 1))
+            took_s = [freed_s(node, [f"pod-{number}"])[0] for number in range(ENDS)]
+            means = "with inotify" if hints else "without any hint"
+            figures.append(
+                Figure(f"250 pods: slice free, {means}, p50", 1000 * p(took_s, 50), "ms", None, 400 if hints else 1200)
+            )
+            storm = [f"pod-{number}" for number in range(ENDS, ENDS + STORM)]
+            storm_s, readings = freed_s(node, storm)
+            figures.append(Figure(f"{STORM} pods end at once, {means}: all free", 1000 * storm_s, "ms", None, None))
+            figures.append(Figure("  readings in which they became free", readings, "", None, None))
+    return figures
+
+
+def api_client() -> list[Figure]:
+    """The agent while it loads the official client, and with it: what it weighs, and how long an Allocate takes."""
+    with contextlib.ExitStack() as closing:
+        node = closing.enter_context(full_node(hints=True))
+        server = closing.enter_context(ApiServer().start())
+        server.put(NODE, node_object("node-1", uid="node-uid"))
+        for pod in node.kubelet.pods():
+            server.put(POD, pod_object(pod.name, uid=pod.uid, node="node-1", phase="Running", limits={RESOURCE: EACH}))
+        agent = node.start_agent(kubernetes=str(write_kubeconfig(node.root, server)))
+        bare = node.start_bare(agent.ids)
+        loading = [(agent.allocate(agent.ids[-1]), bare.allocate(bare.ids[-1])) for _ in range(1500)]
+        server.wait_watches(2, timeout_s=30)
+        wait_held(node, SLICES)
+        time.sleep(2)
+        memory_mib, idle = agent.resident_mib(), idle_percent(agent)
+        floor_mib = node.start_bare(agent.ids, imported_with_api()).resident_mib()
+    ours_ms, theirs_ms = (1000 * max(times) for times in zip(*loading, strict=True))
+    return [
+        Figure("Allocate while the API client loads, worst", ours_ms, "ms", theirs_ms, 40),
+        Figure("resident memory, with the API client", memory_mib, "MiB", floor_mib, floor_mib + 8),
+        Figure("250 pods, with the API client: idle", idle, "%", None, 1),
+    ]
+
+
+def api_load() -> list[Figure]:
+    """What 200 agents ask the API server for, with 5,000 pods of which 1,000 start meanwhile."""
+    with contextlib.ExitStack() as closing:
+        folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="s-")))
+        server = closing.enter_context(ApiServer().start())
+        for number in range(25 * AGENTS):
+            server.put(POD, pod_object(f"p{number}", node=f"node-{number % AGENTS}"))
+        access = Kubeconfig(path=write_kubeconfig(folder, server))
+        for number in range(AGENTS):
+            client = connect(access)
+            closing.callback(client.close)
+            watch = watch_pods(client, f"node-{number}", lambda _: None)
+            closing.callback(watch.stop)
+            watch.start()
+        server.wait_watches(AGENTS, timeout_s=60)
+        for number in range(1000):
+            server.put(POD, pod_object(f"p{number}", node=f"node-{number % AGENTS}", phase="Running"))
+        requests = sum(server.counts().values())
+    return [Figure("API requests of an agent, of 200: a list and a watch", requests / AGENTS, "", None, 2)]
+
+
+@contextlib.contextmanager
+def full_node(*, hints: bool) -> Iterator[BenchNode]:
+    """A node on which 250 pods run. Their slices were given by an agent that has ended. `hints`: cgroups are seen."""
+    with open_node(gpus(8), policy(SLICES // 8, "none")) as node:
+        write_host_pids(node.root / "proc")
+        os.utime(node.kubelet.podresources_socket, (0, 0))  # a young kubelet's list is not taken at its word
+        node.start_agent()
+        for number in range(PODS):
+            node.kubelet.start_pod(f"pod-{number}", {RESOURCE: EACH})
+        if hints:
+            with contextlib.closing(PodCgroups(node.kubelet, node.root / "cgroup", node.root / "proc")) as cgroups:
+                cgroups.start()
+                node.kubelet.wait_for(lambda: len(list(node.root.glob(f"{POD_CGROUPS}/pod*"))) == PODS, 60, "cgroups")
+        wait_held(node, SLICES)
+        node.stop()
+        yield node
+
+
+def wait_held(node: BenchNode, slices: int) -> None:
+    """Until the report says that so many slices are held."""
+    end_s = time.monotonic() + 60
+    while True:
+        report = read_node_report(ask(node.root / "run"), "the agent").status
+        if sum(one.held for one in report.resources) == slices:
+            return
+        assert time.monotonic() < end_s, [(one.held, one.slices) for one in report.resources]
+        time.sleep(0.2)
+
+
+def freed_s(node: BenchNode, pods: list[str]) -> tuple[float, int]:
+    """How long after their deletion every slice of these pods is free, and how often the agent told of some.
+
+    The log tells in the moment in which the report begins to.
+    """
+    time.sleep(REST_S)
+    uids = [node.kubelet.pod(pod).uid for pod in pods]
+    with node.log.open() as log:
+        log.seek(0, os.SEEK_END)
+        start_s = time.perf_counter()
+        for pod, uid in zip(pods, uids, strict=True):
+            node.kubelet.delete_pod(pod)
+            shutil.rmtree(node.root / POD_CGROUPS / f"pod{uid}", ignore_errors=True)
+        free = readings = 0
+        while free < EACH * len(pods):
+            assert time.perf_counter() - start_s < 60, "the slices do not become free"
+            time.sleep(0.005)
+            told = [_FREE.search(line) for line in log if line.endswith("free again\n")]
+            readings += len(told)
+            free += sum(len(one["shown"].split(", ")) + int(one["more"] or 0) for one in told if one is not None)
+    return time.perf_counter() - start_s, readings
+
+
+def idle_percent(agent: Plugin) -> float:
+    """Of one core, while nothing happens."""
+    time.sleep(6)  # what has just happened is looked after for some seconds
+    before_s = agent.cpu_s()
+    time.sleep(IDLE_S)
+    return 100 * (agent.cpu_s() - before_s) / IDLE_S
+
+
+def write_kubeconfig(folder: Path, server: ApiServer) -> Path:
+    """For the agent."""
+    path = folder / "kubeconfig"
+    (folder / "token").write_text("t1")
+    path.write_text(
+        "{apiVersion: v1, kind: Config, current-context: here,"
+        " contexts: [{name: here, context: {cluster: here, user: me}}],"
+        f' clusters: [{{name: here, cluster: {{server: "{server.url}"}}}}],'
+        f' users: [{{name: me, user: {{tokenFile: "{folder / "token"}"}}}}]}}'
+    )
+    return path
+
+
+def imported_with_api() -> list[str]:
+    """Everything that the agent has imported when it follows the API server, but its own code."""
+    importlib.import_module("sharer.adapters.kube.transport")  # so that a renamed module fails here, with its name
+    parts = "sharer.cli.agent, sharer.adapters.kube.transport, sharer.adapters.kube.watches, sharer.adapters.documents"
+    listing = f"import sys, {parts}; print(*(m for m in sys.modules if m.split('.')[0] not in ('sharer', '__main__')))"
+    result = subprocess.run([sys.executable, "-c", listing], check=True, capture_output=True, text=True)
+    return result.stdout.split()
