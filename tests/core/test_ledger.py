@@ -204,7 +204,7 @@ def test_an_init_container_holds_what_the_checkpoint_says_while_its_pod_lives() 
 
 
 def test_a_checkpoint_that_cannot_be_read_any_more_gives_no_new_pod_the_uid_of_a_dead_one() -> None:
-    """Seed 191 of `tests faults`: the last readable file names a pod that had the slice before, with a like container."""
+    """Seed 191 of `tests faults`: the last readable file names a pod that had the slice before."""
     last = checkpoint(("uid-1", "c", [A]))
     ledger = after(last, cgroups(), listed(1), replace(last, is_current=False), listed(2, {A: "next"}))
     assert ledger.entries[A].owner == seen_by_list("next")

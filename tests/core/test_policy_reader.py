@@ -204,7 +204,8 @@ def test_a_policy_has_at_least_one_rule() -> None:
 
 def test_a_document_that_is_no_mapping_is_refused() -> None:
     assert only(refusal("- 1")) == (
-        "a policy is a mapping with the keys apiVersion, kind, rules, health, quarantine, drain, rollout, rivals; found a list"
+        "a policy is a mapping with the keys apiVersion, kind, rules, health, quarantine, drain, rollout, rivals;"
+        " found a list"
     )
 
 

@@ -60,6 +60,7 @@ class Node:
         self.cgroups = PodCgroups(self.kubelet, root / "sys/fs/cgroup")
         self.directory = self.kubelet.device_plugin_dir
         self.agents: list[Agent] = []
+        self.cut_off = 0  # Register calls that an agent was killed in, and the kubelet may still be busy with
         self.rivals = 0  # streams of another plugin under our resource's name, which we cannot end
 
     # -- files of the host
@@ -215,7 +216,7 @@ class Node:
             assert call.deadline_s is not None
             assert call.deadline_s > 15
             assert call.live_streams <= self.rivals, "two streams of one resource (contract row 14)"
-            assert call.calls_in_progress == 0, "two Register calls of one resource at a time"
+            assert call.calls_in_progress <= self.cut_off, "two Register calls of one resource at a time"
             if call.answered_options is not None:
                 assert call.options == call.answered_options
         for stream in self.kubelet.streams():

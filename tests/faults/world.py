@@ -131,6 +131,7 @@ class World:
                 if self.agent is not None:
                     self.agent.kill()
                     self.agent = None
+                    self.node.cut_off += sum(call.took_s is None for call in kubelet.register_calls())
             case steps.StopAgent():
                 if self.agent is not None:
                     self.agent.wait_log("")  # before its first word the signal is not its own to handle

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -56,7 +57,14 @@ def wait_populated(node: Node, wanted: Mapping[str, bool]) -> None:
 
 
 def leaves(node: Node, uid: str) -> set[str]:
-    return {str(path.relative_to(node.root / "cgroup")) for path in (node.root / "cgroup").glob(f"**/pod{uid}/*/")}
+    """Below the root; what vanishes while it is looked at is not there."""
+    root = node.root / "cgroup"
+    return {
+        str(Path(pod, leaf).relative_to(root))
+        for pod, found, _ in os.walk(root)
+        if Path(pod).name == f"pod{uid}"
+        for leaf in found
+    }
 
 
 def wait_leaves(node: Node, tree: PodCgroups, uid: str, *containers: str) -> None:
@@ -113,8 +121,13 @@ def test_each_container_has_a_process_whose_mounts_tell_its_name(tmp_path: Path,
     with contextlib.closing(tree):
         pod = node.kubelet.start_pod("p", containers=[ContainerSpec(name="a"), ContainerSpec(name="b")])
         wait_leaves(node, tree, pod.uid, "a", "b")
-        found = CgroupTree(node.root / "cgroup", tmp_path, Unwatched()).read()[pod.uid]
-        assert sorted(str(one.name) for one in found.containers) == ["None", "a", "b"]
+        cgroups, named = CgroupTree(node.root / "cgroup", tmp_path, Unwatched()), None
+        for _ in range(500):  # a process comes a moment after its leaf
+            named = sorted(str(one.name) for one in cgroups.read()[pod.uid].containers)
+            if named == ["None", "a", "b"]:
+                return
+            threading.Event().wait(0.01)
+        raise AssertionError(named)
 
 
 def test_a_pod_whose_start_is_delayed_has_its_cgroup_and_its_sandbox(node: Node, tree: PodCgroups) -> None:
