@@ -26,12 +26,15 @@ from sharer.core.policy import Policy
 from sharer.core.ports import PolicyText, XidEvent
 from sharer.enforcers import ENFORCERS
 from sharer.flows.allocate import Answers
+from sharer.flows.enforce import Enforcing
 from sharer.flows.find import look_for_findings
 from sharer.flows.health import disagrees, look, take_xids, watch_xids
 from sharer.flows.inbox import Hint, Inbox, News
 from sharer.flows.links import LinkReader, read_links
+from sharer.flows.means import MeansCheck
 from sharer.flows.observe import follow, follow_holders, next_look_s, observe
 from sharer.flows.offer import offer
+from sharer.flows.prestart import PreStart
 from sharer.flows.recover import recover
 from sharer.flows.refresh import refresh
 from sharer.flows.reload import reload
@@ -43,6 +46,7 @@ CYCLE_S = 2.0  # a changed policy, a driver that came late, a GPU that does not 
 REFRESH_S = 10.0  # between two full looks at a driver that answers
 API_AFTER_S = 10.0  # at the latest: the official client is imported after the kubelet has registered us (DESIGN §10)
 REGISTERING_S = 0.05  # a registration takes some 20 ms, and longer if `List` and all else is asked at the same time
+ENFORCER_END_S = 2.0  # for the enforcing thread to let go of the driver before that is closed
 
 P = ParamSpec("P")
 
@@ -73,10 +77,15 @@ def share(outside: Outside, state: NodeState, stop: threading.Event) -> None:
         stop.wait()
         outside.slow.interrupt()
         inbox.ring()
+        enforcing.wake("")
 
     def answers_for(resource: str) -> Answers:
-        return Answers(state, resource, ENFORCERS, inbox.put)
+        return Answers(state, resource, ENFORCERS, inbox.put, pre_start)
 
+    means = MeansCheck(outside.enforcers)
+    pre_start = PreStart(state, outside.enforcers, outside.containers, outside.new_checkpoint())
+    enforcing = Enforcing(state, outside.enforcers, outside.containers, outside.new_checkpoint())
+    enforcer: threading.Thread | None = None
     links = LinkReader(outside.topology, inbox.ring)
     in_background("stop", wake_at_the_end)
     in_background("xids", partial(watch_xids, outside.health, inbox, stop))
@@ -98,6 +107,8 @@ def share(outside: Outside, state: NodeState, stop: threading.Event) -> None:
                 said.attempt("driver", refresh, state, outside.driver, outside.facts)
                 refreshed_s = now_s
             said.attempt("health", look, state, outside.health, now_s)
+        said.attempt("means", means, state, now_s)
+        state.change(enforcement=enforcing.found.enforcement, excesses=enforcing.found.excesses)
         said.attempt("xids", take_xids, state, [one for one in news if isinstance(one, XidEvent)], now_s)
         said.attempt("recover", recover, state, outside.annotations(), now_s, time.time())
         said.attempt("links", read_links, state, links)
@@ -108,10 +119,13 @@ def share(outside: Outside, state: NodeState, stop: threading.Event) -> None:
         follow_holders(state, outside.sources, inbox)
         if registering and not is_registering(outside, state, now_s - started_s):
             registering = False
+            enforcer = in_background("enforce", partial(enforcing.run, stop))
             if outside.api is not None:
                 outside.api.start(inbox.put, partial(inbox.put, Hint.STEERING))
         wait_s = min(looked_s + CYCLE_S, next_look_s(state.view)) - time.monotonic()
         news = inbox.wait(max(wait_s, REGISTERING_S) if registering else wait_s)
+    if enforcer is not None:
+        enforcer.join(ENFORCER_END_S)
 
 
 def is_registering(outside: Outside, state: NodeState, running_s: float) -> bool:
@@ -179,6 +193,8 @@ class Sayings:
         self._last[name] = sentence
 
 
-def in_background(name: str, work: Callable[[], object]) -> None:
+def in_background(name: str, work: Callable[[], object]) -> threading.Thread:
     """Run this on a thread that does not keep the process alive."""
-    threading.Thread(target=work, name=name, daemon=True).start()
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread

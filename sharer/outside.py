@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sharer.adapters.cgroups import Cgroups
 from sharer.adapters.checkpoint import FILE_NAME as CHECKPOINT_NAME
 from sharer.adapters.checkpoint import Checkpoint
+from sharer.adapters.container_cgroups import CgroupTree
 from sharer.adapters.injection import HostPaths, InjectionFacts
 from sharer.adapters.kube.access import choose_access
 from sharer.adapters.kube.follow import FollowedApi
@@ -22,9 +23,11 @@ from sharer.adapters.policy_memory import LastGoodPolicy
 from sharer.adapters.policy_source import ConfigMapPolicies, MountedPolicies, NoPolicy
 from sharer.adapters.processes import ProcFs
 from sharer.adapters.watch import DirectoryWatch
+from sharer.core.enforcer import ContainerCgroups, Enforcer, Reach
 from sharer.core.errors import NodeError
 from sharer.core.policy_choice import NodeLabels, labels_of
 from sharer.core.ports import (
+    CheckpointSource,
     FactsReader,
     GpuDriver,
     HealthSource,
@@ -35,7 +38,7 @@ from sharer.core.ports import (
     SliceSpecs,
     TopologySource,
 )
-from sharer.enforcers import ENFORCERS
+from sharer.enforcers import ENFORCERS, make_enforcers
 from sharer.flows.observe import Sources
 from sharer.settings import Settings
 
@@ -57,6 +60,9 @@ class Outside:
     specs: SliceSpecs
     kubelet: KubeletLink
     sources: Sources
+    enforcers: Sequence[Enforcer]
+    containers: ContainerCgroups
+    new_checkpoint: Callable[[], CheckpointSource]  # a reader for one more thread
     api: FollowedApi | None  # None: the API server is not asked
 
     def labels(self) -> NodeLabels:
@@ -90,6 +96,7 @@ def open_outside(settings: Settings, library: LibrarySource | None) -> Iterator[
             opt_ins=settings.opt_ins,
         )
         api = open_api(settings, closing)
+        containers = CgroupTree(settings.cgroup_root, settings.proc_root, watch)
         yield Outside(
             node_name=settings.node_name,
             policy_source=policy_source(settings, api),
@@ -102,8 +109,16 @@ def open_outside(settings: Settings, library: LibrarySource | None) -> Iterator[
             specs=facts,
             kubelet=kubelet,
             sources=open_sources(settings, watch, driver, api, closing),
+            enforcers=make_enforcers(Reach(limits=driver, cgroups=containers)),
+            containers=containers,
+            new_checkpoint=lambda: Checkpoint(checkpoint_path(settings), watch),
             api=api,
         )
+
+
+def checkpoint_path(settings: Settings) -> Path:
+    """Where the kubelet keeps who was given what."""
+    return settings.checkpoint or settings.device_plugin_dir / CHECKPOINT_NAME
 
 
 def open_sources(
@@ -114,9 +129,8 @@ def open_sources(
     closing: contextlib.ExitStack,
 ) -> Sources:
     """Who is asked who holds what."""
-    checkpoint = settings.checkpoint or settings.device_plugin_dir / CHECKPOINT_NAME
     return Sources(
-        checkpoint=Checkpoint(checkpoint, watch),
+        checkpoint=Checkpoint(checkpoint_path(settings), watch),
         cgroups=Cgroups(settings.cgroup_root, watch),
         processes=driver,
         table=ProcFs(settings.proc_root),

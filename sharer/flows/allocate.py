@@ -41,13 +41,19 @@ class Answers:
     """Implements core.ports.ResourceAnswers for one resource."""
 
     def __init__(
-        self, state: NodeState, resource: str, enforcers: Sequence[Editor], tell: Callable[[News], None]
+        self,
+        state: NodeState,
+        resource: str,
+        enforcers: Sequence[Editor],
+        tell: Callable[[News], None],
+        pre_start: Callable[[str, Sequence[str]], None],
     ) -> None:
-        """`tell` hears of every answer that was given. It returns at once."""
+        """`tell` hears of every answer that was given. It returns at once. `pre_start`: see `flows/prestart`."""
         self._state = state
         self._resource = resource
         self._enforcers = enforcers
         self._tell = tell
+        self._pre_start = pre_start
         self._answered = _Answered(None, None, {})  # replaced as a whole; only answers are added, by any thread
 
     def allocate(self, ids: Sequence[str]) -> ContainerEdits:
@@ -101,5 +107,6 @@ class Answers:
         return prefer(offer.layout, offer.placement, available, must_include, size)
 
     def pre_start(self, ids: Sequence[str]) -> None:
-        """Nothing has to be done before a start; that there is one is worth a look."""
+        """Have the limits in force that the start waits for. Raises RequestError."""
         self._tell(Hint.START)
+        self._pre_start(self._resource, ids)

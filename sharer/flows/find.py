@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from sharer.core.findings import find
 from sharer.flows.observe import our_resources
@@ -17,6 +18,10 @@ def look_for_findings(state: NodeState, now_s: float) -> str | None:
     if view.inventory is None:
         return None
     found = find(view.findings, view.ledger, view.inventory, view.plan, our_resources(view), now_s)
+    seen = view.ledger.evidence.pods
+    pods = {} if seen is None else {pod.cgroup_uid: pod for pod in seen.pods.values()}
+    excesses = (excess.finding(pods.get(excess.key[0][0])) for excess in view.excesses)
+    found = replace(found, found=(*found.found, *excesses))
     state.change(findings=found)
     before, after = ({one.key: one for one in findings.found} for findings in (view.findings, found))
     for key in after.keys() - before.keys():

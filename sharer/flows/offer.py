@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from sharer.core.device_id import DeviceId, recognise
-from sharer.core.listing import Offer, find_faults, make_offers
+from sharer.core.limits import needs_pre_start
+from sharer.core.listing import find_faults, make_offers
 from sharer.core.plan import Plan, make_plan
 from sharer.core.policy import Policy, Rivals
 from sharer.core.ports import KubeletLink, ResourceAnswers, ResourceOptions, SliceSpecs
 from sharer.core.transition import Listing, step
+from sharer.flows.means import terms_of
 from sharer.flows.state import Basis, NodeState, NodeView
 
 AnswersFor = Callable[[str], ResourceAnswers]
@@ -37,6 +39,7 @@ def offer(
         topology=before.topology,
         entries=before.ledger.entries,
         contested=frozenset() if policy is not None and policy.rivals is Rivals.IGNORE else before.findings.contested,
+        enforcers=before.enforcers,
     )
     listing, offers = before.listing, before.offers
     if basis != before.basis or not listing.is_settled:
@@ -50,7 +53,7 @@ def offer(
     after = state.change(
         plan=plan, facts=facts, facts_offered=facts, faults=faults, listing=listing, offers=offers, basis=basis
     )
-    _hand_over(kubelet, before.offers, offers, answers_for)
+    _hand_over(kubelet, before, after, answers_for)
     return "; ".join(_news(before, after)) or None
 
 
@@ -59,9 +62,10 @@ def _plan(view: NodeView) -> Plan:
     policy, basis = view.policy.policy, view.basis
     if policy is None or view.inventory is None:
         return view.plan
-    if basis is not None and (basis.inventory, basis.policy) == (view.inventory, policy):
+    wanted = (view.inventory, policy, view.enforcers)
+    if basis is not None and (basis.inventory, basis.policy, basis.enforcers) == wanted:
         return view.plan
-    return make_plan(view.inventory, policy, adopt=_adoptable(view))
+    return make_plan(view.inventory, policy, adopt=_adoptable(view), enforcers=view.enforcers)
 
 
 def _adoptable(view: NodeView) -> list[DeviceId]:
@@ -74,14 +78,15 @@ def _adoptable(view: NodeView) -> list[DeviceId]:
     return offered + [one for one in held if one is not None and one.uuid not in uuids]
 
 
-def _hand_over(
-    kubelet: KubeletLink, before: Mapping[str, Offer], after: Mapping[str, Offer], answers_for: AnswersFor
-) -> None:
-    for name, new in after.items():
-        old = before.get(name)
-        if old is None or new.devices != old.devices:
-            kubelet.offer(name, ResourceOptions(), new.devices, answers_for(name))
-    for name in before.keys() - after.keys():
+def _hand_over(kubelet: KubeletLink, before: NodeView, after: NodeView, answers_for: AnswersFor) -> None:
+    same_policy = before.basis is not None and before.basis.policy == after.policy.policy
+    terms = terms_of(after)
+    for name, new in after.offers.items():
+        old = before.offers.get(name)
+        if old is None or new.devices != old.devices or not same_policy:
+            options = ResourceOptions(pre_start_required=needs_pre_start(new.slices.values(), terms))
+            kubelet.offer(name, options, new.devices, answers_for(name))
+    for name in before.offers.keys() - after.offers.keys():
         kubelet.withdraw(name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sharer.core.errors import NodeError
 from sharer.core.inventory import Inventory, remember_lost
+from sharer.core.limits import make_terms, with_driver_limits
 from sharer.core.ports import FactsReader, GpuDriver
 from sharer.flows.state import NodeState
 
@@ -20,7 +21,11 @@ def refresh(state: NodeState, driver: GpuDriver, facts: FactsReader) -> str | No
         state.change(driver_problem=str(error))
         raise
     inventory = found if before.inventory is None else remember_lost(before.inventory, found)
-    state.change(inventory=inventory, facts=facts.read(inventory), driver_problem=None)
+    terms = make_terms(inventory, before.policy.policy, before.enforcers)
+    found_facts = with_driver_limits(facts.read(inventory), terms)
+    if before.facts is not None and before.facts.digest() == found_facts.digest() and before.facts == found_facts:
+        found_facts = before.facts  # so that nobody works out again what follows from it
+    state.change(inventory=inventory, facts=found_facts, driver_problem=None)
     if before.inventory is None:
         return _introduce(inventory)
     known, now = {gpu.uuid for gpu in before.inventory.gpus}, {gpu.uuid for gpu in inventory.gpus}

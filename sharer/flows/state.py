@@ -32,6 +32,7 @@ class Basis:
     topology: Topology
     entries: Mapping[SliceKey, Entry]  # of the ledger
     contested: frozenset[str]  # GPUs and MIG devices whose free slices are withheld
+    enforcers: Availability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

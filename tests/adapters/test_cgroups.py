@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -189,7 +190,15 @@ def test_the_folders_of_the_pods_that_matter_are_followed_and_no_others(tmp_path
     cgroups.follow([UID, HASH], lambda: told.append("changed"))
     assert list(watcher.changed) == [f"{tmp_path}/kubepods/pod{UID}"]
     watcher.changed[f"{tmp_path}/kubepods/pod{UID}"]()
-    assert told == ["changed"]
+    assert told == ["changed"], "it may have changed between the reading and now"
+    watcher.changed[f"{tmp_path}/kubepods/pod{UID}"]()
+    assert told == ["changed"], "a watcher calls every second, and nothing has"
+    cgroup2(tmp_path / f"kubepods/pod{UID}" / APP, populated=True)
+    watcher.changed[f"{tmp_path}/kubepods/pod{UID}"]()
+    assert told == ["changed"] * 2
+    shutil.rmtree(tmp_path / f"kubepods/pod{UID}")
+    watcher.changed[f"{tmp_path}/kubepods/pod{UID}"]()
+    assert told == ["changed"] * 3
     cgroups.follow([OTHER], lambda: None)
     assert list(watcher.changed) == [f"{tmp_path}/kubepods/pod{OTHER}"]
     cgroups.follow([], lambda: None)

@@ -57,6 +57,11 @@ def test_what_was_typed_is_kept_and_nothing_is_resolved(loader: Loader) -> None:
         assert found == LocatedMapping(line=1, column=1, entries=((scalar("a", 1, 1), scalar(typed, 1, 4)),))
 
 
+@pytest.mark.parametrize("unseen", "\x00\x08\x0b\x1f\x7f\x80\x9f\u2028\u2029\ud800\udfff\ufeff\ufffe\uffff")
+def test_no_character_that_cannot_be_seen_is_let_through(unseen: str) -> None:
+    assert problems(f"a: x{unseen}") == [f"1:5: the character {unseen!r} cannot be seen; remove it"]
+
+
 @both
 @pytest.mark.parametrize(
     ("text", "told"),

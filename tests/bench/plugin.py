@@ -38,7 +38,7 @@ def node_figures() -> list[Figure]:
         node.stop()
         node.kubelet.restart()
         agent, bare = node.start_agent(), node.start_bare(agent.ids, third_party_modules())
-        time.sleep(1)  # the first seconds are start-up, not idleness
+        time.sleep(4)  # the first seconds are start-up, not idleness
         before_s = agent.cpu_s()
         time.sleep(IDLE_S)
         idle_ms = 1000 * (agent.cpu_s() - before_s)

@@ -22,6 +22,7 @@ from sharer.kubeletapi import deviceplugin_pb2_grpc as api_grpc
 from sharer.simulation.cgroups import PodCgroups, write_host_pids
 from sharer.simulation.hardware import SimulatedGpu, write_sys_root
 from sharer.simulation.kubelet import FakeKubelet, KubeletSettings, ListMessage, SocketState, Stream
+from sharer.simulation.memory_limits import LimitBackend
 from tests.e2e.gpus import GPU, policy
 from tests.e2e.process import PATIENCE_S, Agent
 from tests.fakes.nvml import InstalledGpus
@@ -41,6 +42,7 @@ class Node:
         *,
         settings: KubeletSettings | None = None,
         driver_installed: bool = True,
+        limit_backend: LimitBackend = LimitBackend.NONE,
     ) -> None:
         self.root = root
         self.run_dir, self.policy_file = root / "run/sharer", root / "policy.yaml"
@@ -50,14 +52,14 @@ class Node:
         (root / "var/run").symlink_to("/run")
         (root / "sys/fs/cgroup/kubepods").mkdir(parents=True)  # cgroup v2, as a kubelet has it before its first pod
         (root / "sys/fs/cgroup/cgroup.controllers").touch()
-        self.gpus = InstalledGpus(root / "driver", gpus, installed=driver_installed)
+        self.gpus = InstalledGpus(root / "driver", gpus, installed=driver_installed, limit_backend=limit_backend)
         self.write_device_files(gpus)
         self.write_policy(policy())
         self.kubelet = FakeKubelet(
             root,
             settings or KubeletSettings(podresources_lead_s=0, sources_ready_after_s=0, numa_nodes=(0, 1)),
         )
-        self.cgroups = PodCgroups(self.kubelet, root / "sys/fs/cgroup")
+        self.cgroups = PodCgroups(self.kubelet, root / "sys/fs/cgroup", root / "proc")
         self.directory = self.kubelet.device_plugin_dir
         self.agents: list[Agent] = []
         self.cut_off = 0  # Register calls that an agent was killed in, and the kubelet may still be busy with
@@ -277,10 +279,13 @@ def open_node(
     *gpus: SimulatedGpu,
     settings: KubeletSettings | None = None,
     driver_installed: bool = True,
+    limit_backend: LimitBackend = LimitBackend.NONE,
 ) -> Iterator[Node]:
     """A node with these GPUs, whose kubelet and agent are not started yet. At the end nothing of it is left."""
     with tempfile.TemporaryDirectory(prefix="s-", dir="/tmp") as folder:
-        node = Node(Path(folder), gpus, settings=settings, driver_installed=driver_installed)
+        node = Node(
+            Path(folder), gpus, settings=settings, driver_installed=driver_installed, limit_backend=limit_backend
+        )
         with contextlib.closing(node), node.kubelet, contextlib.closing(node.cgroups):
             node.cgroups.start()
             yield node

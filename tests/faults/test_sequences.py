@@ -37,7 +37,7 @@ def stream(number: int, resource: str, *lists: tuple[float, ListOf[str]], ended_
 
 def test_whatever_happens_to_a_node_the_agent_s_ledger_is_the_kubelet_s_truth() -> None:
     """As `python -m tests faults`, with fewer seeds and shorter ones."""
-    failed = [one for one in run_many(range(1000, 1004), bursts=5, jobs=4) if one.problem is not None]
+    failed = [one for one in run_many(range(1000, 1004), bursts=4, jobs=4) if one.problem is not None]
     assert not failed, "\n".join(line for one in failed for line in (*one.lines, one.problem or ""))
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from sharer.core.device_id import DeviceId
 from sharer.core.edits import DeviceFacts, Injection, NodeFacts
+from sharer.core.errors import RequestError
 from sharer.core.evidence import CheckpointReading, Evidence, ListReading
 from sharer.core.ledger import Ledger, allocated
 from sharer.core.policy import MemoryPolicy
@@ -73,7 +74,7 @@ class Lab:
         )
 
     def answers(self, resource: str = RESOURCE) -> Answers:
-        return Answers(self.state, resource, (), self.inbox.put)
+        return Answers(self.state, resource, (), self.inbox.put, lambda resource, ids: None)
 
     def step(self, after_s: float = 2.0) -> str | None:
         self.now_s += after_s
@@ -100,6 +101,19 @@ def test_while_nothing_changes_nothing_is_worked_out() -> None:
         lab.step()
     assert lab.state.view is view
     assert lab.specs.writes == 1
+
+
+def test_an_answer_is_worked_out_once_and_anew_when_anything_it_follows_from_is_another() -> None:
+    lab = Lab()
+    lab.step()
+    answers, ids = lab.answers(), [f"{gpu_uuid(0)}::ts-1-20480"]
+    first = answers.allocate(ids)
+    assert answers.allocate(ids) is first
+    lab.state.change(facts=replace(FACTS, injection=(Injection.CDI,), devices={gpu_uuid(0): DeviceFacts(cdi_name="n")}))
+    assert answers.allocate(ids).cdi_names == ("n",)
+    lab.state.change(faults={gpu_uuid(0): "XID 79"})
+    with pytest.raises(RequestError, match="XID 79"):
+        answers.allocate(ids)
 
 
 def test_facts_that_were_read_again_have_the_specs_checked_and_nothing_worked_out() -> None:
