@@ -52,6 +52,7 @@ def report_gpus(known: Known, slices: tuple[SliceNow, ...], use: GpuUse) -> Iter
         mine = by_uuid.get(device.uuid, [])
         counts, resource = count(mine), offering.get(device.uuid)
         health, reason = _health(known, device)
+        verified, not_verified = _verified(known, device.uuid, mine)
         yield GpuStatus(
             uuid=device.uuid,
             gpu_uuid=device.uuid if device.gpu is None else device.gpu.uuid,
@@ -72,11 +73,21 @@ def report_gpus(known: Known, slices: tuple[SliceNow, ...], use: GpuUse) -> Iter
             promised_bytes=total_bytes(one.promise_bytes for one in mine if one.is_promised),
             largest_free_bytes=_largest_free_bytes(device, resource, mine),
             used_bytes=use.of_device(device.uuid),
-            verified=None,
-            not_verified=None,
+            verified=verified,
+            not_verified=not_verified,
             offers_nothing=refusals.get(device.uuid),
             waiting=known.listing.waiting.get(device.uuid),
         )
+
+
+def _verified(known: Known, uuid: str, slices: Iterable[SliceNow]) -> tuple[int | None, int | None]:
+    """How many containers on a device were seen held to their promise, and how many were not."""
+    if known.holds is None:
+        return None, None
+    owners = {(one.uid, one.container) for slice_now in slices if (one := slice_now.entry.owner) is not None}
+    holds = [known.holds.get((uid, container, uuid)) for uid, container in owners if uid is not None]
+    verified = sum(hold is not None and hold.by is not None for hold in holds)
+    return verified, len(owners) - verified
 
 
 def _health(known: Known, device: _Device) -> tuple[str, str | None]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sharer.core.edits import NodeFacts
+from sharer.core.enforcement import Hold
 from sharer.core.evidence import SourceStatus
 from sharer.core.findings import Finding
 from sharer.core.health import Health
@@ -46,3 +47,5 @@ class Known:
     faults: Faults = field(default_factory=dict)
     sources: Mapping[str, SourceStatus] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    holds: Mapping[tuple[str, str, str], Hold] | None = None
+    """Pod UID, container and device UUID -> how its memory promise stands; None: nothing was looked at yet."""

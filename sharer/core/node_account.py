@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sharer.core.evidence import Holder
 from sharer.core.gpu_rows import report_gpus
@@ -51,7 +52,7 @@ def report_node(known: Known, about: About, now_s: float, stamp: Stamp) -> NodeR
             policy=_policy(known.policy, stamp),
             resources=tuple(_resources(known.plan, slices)),
             gpus=tuple(report_gpus(known, slices, use)),
-            holders=tuple(holder for one in slices for holder in _holders(one, use)),
+            holders=tuple(_with_hold(holder, known, stamp) for one in slices for holder in _holders(one, use)),
             warnings=tuple(_warnings(known)),
         ),
         slices=tuple(
@@ -137,6 +138,18 @@ def _holder(one: SliceNow, holder: Holder | None, state: str, reason: str, use: 
         verified_at=None,
         reason=reason,
     )
+
+
+def _with_hold(holder: HolderReport, known: Known, stamp: Stamp) -> HolderReport:
+    """The holder with what was seen to hold it to its promise, or why nothing does."""
+    if holder.uid is None or holder.container is None or known.holds is None:
+        return holder
+    hold = known.holds.get((holder.uid, holder.container, holder.id.partition("::")[0]))
+    if hold is None:
+        return holder
+    if hold.by is None:
+        return replace(holder, reason=f"{holder.reason}; not held to its promise: {hold.reason}")
+    return replace(holder, held_by=hold.by, verified_at=None if hold.verified_s is None else stamp(hold.verified_s))
 
 
 def _slice(one: SliceNow, now_s: float) -> SliceReport:

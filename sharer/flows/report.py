@@ -25,6 +25,7 @@ def report(view: NodeView, about: About, now_s: float, stamp: Stamp) -> NodeRepo
         faults=view.faults,
         sources=view.sources,
         findings=view.findings.found,
+        holds=view.enforcement.by_container(),
     )
     return report_node(known, about, now_s, stamp)
 
