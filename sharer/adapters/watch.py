@@ -98,7 +98,7 @@ class DirectoryWatch:
 
         with self._lock:
             if self._closed:
-                raise RuntimeError(f"the watch is closed; {directory} cannot be watched any more")
+                return unsubscribe  # by a subscriber's own call, or a thread that has not heard of the end yet
             self._subscribers.setdefault(directory, []).append(changed)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="sharer-watch", daemon=True)
@@ -106,8 +106,13 @@ class DirectoryWatch:
             self._nudge()
         return unsubscribe
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
     def close(self) -> None:
-        """Stop calling anybody. Returns when the last call has returned."""
+        """Stop calling anybody, also whoever subscribes later. Returns when the last call has returned."""
         with self._lock:
             if self._closed:
                 return

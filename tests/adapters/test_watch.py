@@ -226,5 +226,30 @@ def test_a_closed_watch_calls_nobody_and_leaves_no_thread(directory: Path) -> No
     (directory / "new").touch()
     assert calls.none
     assert "sharer-watch" not in {thread.name for thread in threading.enumerate()}
-    with pytest.raises(RuntimeError, match="closed"):
-        watch.subscribe(str(directory), calls)
+    end = watch.subscribe(str(directory), calls)  # as a thread does that has not heard of the end
+    (directory / "newer").touch()
+    assert calls.none
+    assert "sharer-watch" not in {thread.name for thread in threading.enumerate()}
+    end()
+
+
+def test_a_subscriber_that_subscribes_while_the_watch_closes_does_no_harm(directory: Path) -> None:
+    """The end of the agent, while a new folder is being found: no traceback in the log."""
+    watch, called, closing = DirectoryWatch(interval_s=NEVER_S), threading.Event(), threading.Event()
+    ends: list[Callable[[], None]] = []
+
+    def subscribe_late() -> None:
+        called.set()
+        closing.wait(5)
+        ends.append(watch.subscribe(str(directory / "below"), lambda: None))
+
+    watch.subscribe(str(directory), subscribe_late)
+    assert called.wait(5)
+    closer = threading.Thread(target=watch.close)
+    closer.start()
+    while not watch.is_closed:
+        closer.join(0.01)
+    closing.set()
+    closer.join(5)
+    assert not closer.is_alive()
+    assert ends
