@@ -19,12 +19,10 @@ from functools import partial
 from typing import Any, ClassVar
 
 from sharer.adapters.yaml_text import read_policy_text
-from sharer.core.device_id import DeviceId, Strategy
-from sharer.core.errors import NodeError
-from sharer.core.injection import NO_MPS_DAEMON
+from sharer.core.device_id import DeviceId
 from sharer.core.plan import Plan, ResourcePlan, make_plan
 from sharer.core.report import slices_by_device
-from sharer.simulation.describe import describe_node
+from sharer.simulation.describe import describe_node, refuse_mps
 from sharer.simulation.hardware import SimulatedGpu
 from sharer.simulation.kubelet import FakeKubelet, Phase, PodStatus
 from sharer.simulation.kubelet.pods import Pod, make_containers
@@ -104,8 +102,7 @@ def plan_pods(
     the node cannot be simulated.
     """
     plan = make_plan(describe_node(gpus), read_policy_text(policy, source))
-    if any(resource.strategy is Strategy.MPS for resource in plan.resources):
-        raise NodeError(f"{source} offers MPS slices: {NO_MPS_DAEMON}, to see which pods fit")
+    refuse_mps(plan, source, "to see which pods fit")
     noted = [*warnings, *plan.warnings]
     noted += [f"{refusal.device}, {refusal.uuid}, offers nothing: {refusal.reason}" for refusal in plan.refusals]
 

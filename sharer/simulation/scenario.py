@@ -11,16 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sharer.adapters.yaml_text import read_policy_text
-from sharer.core.device_id import Strategy
 from sharer.core.errors import InputError, NodeError
-from sharer.core.injection import NO_MPS_DAEMON
 from sharer.core.node_report import HolderReport, NodeReport
 from sharer.core.plan import make_plan
 from sharer.core.policy import Rule, TimeSlicing
 from sharer.core.policy_text import to_yaml
 from sharer.core.quantities import duration, format_bytes
 from sharer.core.transition import DROP_AFTER_S
-from sharer.simulation.describe import describe_node
+from sharer.simulation.describe import describe_node, refuse_mps
 from sharer.simulation.hardware import SimulatedGpu
 from sharer.simulation.kubelet import Phase, PodStatus
 from sharer.simulation.node import open_node
@@ -199,8 +197,7 @@ def play(
     if not plan.resources:
         reasons = [f"{refusal.device}: {refusal.reason}" for refusal in plan.refusals] + list(plan.warnings)
         raise InputError(f"{source} offers nothing on these GPUs: {'; '.join(reasons)}")
-    if any(resource.strategy is Strategy.MPS for resource in plan.resources):
-        raise NodeError(f"{source} offers MPS slices: {NO_MPS_DAEMON}, to see the demo")
+    refuse_mps(plan, source, "to see the demo")
     story = Story(audience)
     reports: list[StepReport] = []
     with open_node(gpus, policy, lambda record: story.add("agent", record.getMessage())) as node:
