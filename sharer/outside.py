@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from sharer.adapters.cgroups import Cgroups
@@ -40,6 +39,7 @@ from sharer.core.ports import (
 )
 from sharer.enforcers import ENFORCERS, make_enforcers
 from sharer.flows.observe import Sources
+from sharer.core.values import dataclass
 from sharer.settings import Settings
 
 log = logging.getLogger(__name__)

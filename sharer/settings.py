@@ -9,12 +9,12 @@ import argparse
 import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from sharer.core.edits import Injection, OptIns
 from sharer.core.injection import is_cdi_kind
 
+from sharer.core.values import dataclass
 ENV_PREFIX = "SHARER_AGENT_"
 EPILOG = """\
 Every flag is also a variable: --device-plugin-dir is SHARER_AGENT_DEVICE_PLUGIN_DIR.

@@ -22,6 +22,7 @@ from sharer.core.cgroup_names import container_id, is_class, is_kubelet, is_kube
 from sharer.core.errors import NodeError
 from sharer.core.limits import ContainerCgroup, PodCgroup
 from sharer.core.ports import Watcher
+from sharer.core.values import dataclass
 
 MAX_DEPTH = 4  # of the kubepods folder below the root: /kubelet.slice/kubelet-kubepods.slice
 SCRATCH = "sharer-check"

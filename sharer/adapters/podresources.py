@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
-from sharer.core.errors import NodeError
+from sharer.core.errors import AwayError, NodeError
 from sharer.core.evidence import Holder, ListReading, SliceKey
+from sharer.core.values import dataclass
 from sharer.kubeletapi import podresources_pb2, podresources_pb2_grpc
 
 DEADLINE_S = 2.0  # a kubelet answers in 2 to 8 ms; whoever asks has other things to do
@@ -67,7 +68,8 @@ class PodResources:
         try:
             answer = lister.List(podresources_pb2.ListPodResourcesRequest(), timeout=self._deadline_s)
         except grpc.RpcError as error:
-            raise NodeError(f"the kubelet does not list pod resources at {self._path}: {self._why(error)}") from error
+            kind = AwayError if error.code() is grpc.StatusCode.UNAVAILABLE else NodeError
+            raise kind(f"the kubelet does not list pod resources at {self._path}: {self._why(error)}") from error
         return _reading(next(self._serials), answer, self._clock() - kubelet.started_s)
 
     def close(self) -> None:
@@ -82,7 +84,7 @@ class PodResources:
             status = os.stat(self._path)
         except OSError as error:
             self.close()
-            raise NodeError(
+            raise AwayError(
                 f"the kubelet's socket {self._path} is not there ({os.strerror(error.errno or 0)}): it does not run, or"
                 " the flag --pod-resources-socket names another place than its --root-dir"
             ) from error
@@ -110,6 +112,7 @@ def _reading(serial: int, answer: podresources_pb2.ListPodResourcesResponse, age
             holder = Holder(uid=None, namespace=pod.namespace, pod=pod.name, container=container.name)
             for row in container.devices:
                 for device_id in row.device_ids:
-                    holders.setdefault((row.resource_name, device_id), holder)
+                    key = (sys.intern(row.resource_name), sys.intern(device_id))  # as the checkpoint's readers do
+                    holders.setdefault(key, holder)
     names = frozenset((pod.namespace, pod.name) for pod in answer.pod_resources)
     return ListReading(serial=serial, holders=holders, pods=names, kubelet_age_s=age_s)

@@ -7,7 +7,7 @@ this device, in words; nothing is ever rounded up, and no limit of 0 exists: enf
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
 from sharer.core.device_id import DeviceId, Strategy
@@ -15,6 +15,7 @@ from sharer.core.inventory import MigDevice, PhysicalGpu
 from sharer.core.means import Reasons, made_by, why_not_held, why_without_effect
 from sharer.core.policy import Auto, Exclusive, Mig, Mps, Rule, TimeSlicing
 from sharer.core.quantities import GIB, MIB, format_bytes, round_down
+from sharer.core.values import dataclass
 
 SMALL_LIMIT_BYTES = 600 * MIB  # a CUDA context alone takes 200 to 600 MiB (gpu-limits §2)
 MPS_MIN_COMPUTE_CAPABILITY = (7, 0)

@@ -10,10 +10,11 @@ promised (DESIGN §2). `::` after the UUID is what metric exporters split on. At
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from sharer.core.errors import RequestError
+from sharer.core.values import dataclass
 
 MAX_LENGTH = 63
 _FORM = re.compile(

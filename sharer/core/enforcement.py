@@ -7,11 +7,12 @@ because its container is gone is dropped.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from sharer.core.enforcer import Verdict
 from sharer.core.limits import PromiseKey, Tenant
 from sharer.core.means import Choice, Promise
+from sharer.core.values import dataclass
 
 SETTLED_AFTER_S = 2.0  # the toolkit's hook runs in a container's first moments and may overwrite what we have set
 MAX_LIFTS = 32  # of the last ones that are remembered in words

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Protocol
 
 from sharer.core.cut import Target
@@ -17,6 +16,7 @@ from sharer.core.grant import Grant
 from sharer.core.limits import PodCgroup, PromiseKey, Tenant
 from sharer.core.usage import Usage
 
+from sharer.core.values import dataclass
 
 class Editor(Protocol):
     """Gives a container what it needs to be held."""

@@ -11,7 +11,7 @@ Every message says what is wrong, where, what was expected and what to do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from sharer.core.values import dataclass
 
 
 class SharerError(Exception):

@@ -7,10 +7,11 @@ last one stands.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from sharer.core.device_id import recognise
 from sharer.core.observations import PodsSeen
+from sharer.core.values import dataclass
 
 SliceKey = tuple[str, str]
 """A resource name and a device ID's text: what the kubelet counts."""
@@ -93,6 +94,7 @@ class GpuProcess:
     uid: str | None  # of its pod; None: a process of the host, or `attributed` is False
     container_id: str | None
     attributed: bool  # whether its cgroup could be read
+    is_mps_client: bool | None = None  # None: the driver does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

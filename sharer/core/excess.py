@@ -8,7 +8,7 @@ excuse, and it does not add up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sharer.core.findings import Finding, FindingKind
 from sharer.core.limits import MemoryBound, Tenant, TenantKey
@@ -16,6 +16,7 @@ from sharer.core.observations import PodSeen
 from sharer.core.policy import OnExceed
 from sharer.core.quantities import duration, format_bytes
 from sharer.core.usage import Usage
+from sharer.core.values import dataclass
 
 ExcessKey = tuple[TenantKey, str]
 """A container, and the UUID of the GPU or MIG device."""

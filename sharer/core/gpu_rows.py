@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from sharer.core.device_id import Strategy
 from sharer.core.gpu_use import GpuUse, total_bytes
@@ -13,6 +12,7 @@ from sharer.core.node_report import GpuStatus
 from sharer.core.plan import ResourcePlan
 from sharer.core.slice_counts import SliceNow, count
 
+from sharer.core.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class _Device:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from sharer.core.device_id import DeviceId, Strategy
+from sharer.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,12 @@ Everything is keyed by UUID, of a physical GPU or of a MIG device. A fault of a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from sharer.core.inventory import Inventory
 from sharer.core.policy import HealthPolicy
 from sharer.core.ports import GpuSigns, XidEvent
+from sharer.core.values import dataclass
 
 NO_ACTION = "none"
 GONE = "no longer listed by the driver"

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 UnknownFields = tuple[tuple[str, str], ...]
+from sharer.core.values import dataclass
+
 """Pairs of a field's name and the reason why it is None, in the order of the class."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sharer.core.edits import NodeFacts
 from sharer.core.enforcement import Hold
@@ -19,6 +19,7 @@ from sharer.core.transition import Listing
 
 Stamp = Callable[[float], str]
 """Turns a time on the agent's clock into RFC 3339 in UTC, the same one each time."""
+from sharer.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

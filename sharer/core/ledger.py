@@ -19,7 +19,7 @@ all of them: the end does not depend on which source spoke first, and a reading 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 
 from sharer.core.evidence import (
@@ -34,6 +34,8 @@ from sharer.core.evidence import (
 )
 from sharer.core.observations import ContainerKind, PodSeen, PodsSeen
 from sharer.core.testimony import Testimony
+from sharer.core.unchanged import while_unchanged
+from sharer.core.values import dataclass
 
 KUBELET_GRACE_S = 10.0  # after its start, `List` may be empty or partial though pods run (kubelet-contract §22)
 UNCLAIMED_GRACE_S = 60.0  # an Allocate that no source has named by then came to nothing (kubelet-contract §5)
@@ -120,7 +122,12 @@ def _take(ledger: Ledger, reading: Reading) -> Ledger:
 
 def _is_at_rest(ledger: Ledger) -> bool:
     """Whether time alone changes nothing, and no count of readings does."""
-    return all(entry.state is State.HELD and not entry.remnants for entry in ledger.entries.values())
+    return _are_at_rest(ledger.entries)
+
+
+@while_unchanged
+def _are_at_rest(entries: Mapping[SliceKey, Entry]) -> bool:
+    return all(entry.state is State.HELD and not entry.remnants for entry in entries.values())
 
 
 def _says_the_same(before: Ledger, after: Ledger) -> bool:
@@ -133,6 +140,7 @@ def _timeless(evidence: Evidence) -> Evidence:
         evidence,
         listed=evidence.listed and replace(evidence.listed, serial=0, kubelet_age_s=None),
         checkpoint=evidence.checkpoint and replace(evidence.checkpoint, serial=0),
+        checkpoint_then=evidence.checkpoint_then and replace(evidence.checkpoint_then, serial=0),
         pods=evidence.pods and replace(evidence.pods, synced_at_s=0.0, resource_version=""),
     )
 

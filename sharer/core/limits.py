@@ -15,7 +15,7 @@ an earlier run, has set with less knowledge is as good, and what lies above is s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from sharer.core.device_id import DeviceId, Strategy
 from sharer.core.edits import NodeFacts

@@ -8,21 +8,22 @@ resizes, and rejects its crashed container at a kubelet restart (kubelet-contrac
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from sharer.core.device_id import Strategy, recognise
 from sharer.core.edits import NodeFacts
 from sharer.core.evidence import SliceKey
-from sharer.core.injection import why_unusable
 from sharer.core.inventory import Inventory, PhysicalGpu, Topology
 from sharer.core.ledger import Ledger, State
 from sharer.core.linked import Links, make_links
+from sharer.core.mps_service import MpsServices
 from sharer.core.placement import Layout
 from sharer.core.plan import Plan, Slice
 from sharer.core.policy import Placement
 from sharer.core.ports import ListedDevice
 from sharer.core.quantities import MIB
 from sharer.core.transition import Listed, Listing
+from sharer.core.unchanged import while_unchanged
+from sharer.core.values import dataclass
 
 GONE = "not there any more, or not yet: the driver does not list it"
 
@@ -42,20 +43,25 @@ class Offer:
     links: Links | None  # how well the GPUs are linked, in the layout's order; None: not a resource of whole GPUs
 
 
-def find_faults(inventory: Inventory, facts: NodeFacts, plan: Plan, given: Iterable[SliceKey] = ()) -> dict[str, str]:
-    """Every GPU and MIG device on which nothing can run now, as it is cut, with the reason.
+def find_faults(inventory: Inventory, facts: NodeFacts, given: Iterable[SliceKey] = ()) -> dict[str, str]:
+    """Every GPU and MIG device on which nothing can run now, with the reason.
 
     `given` are slices that may be held: of a GPU that was gone when the agent started, or of a MIG device that died.
     """
-    planned = {one.id.uuid: one.id for one in plan.slices() if one.id.replica == 0}
-    faults = {uuid: reason for uuid, one in planned.items() if (reason := why_unusable(one, facts)) is not None}
+    faults: dict[str, str] = {}
     for gpu in inventory.gpus:
         for uuid, lost in ((gpu.uuid, gpu.lost), *((mig.uuid, mig.lost or gpu.lost) for mig in gpu.mig_devices)):
             reason = lost or (facts.devices[uuid].unusable if uuid in facts.devices else None)
             if reason is not None:
                 faults[uuid] = reason
     known = {uuid for gpu in inventory.gpus for uuid in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices))}
-    return faults | {uuid: GONE for key in given if (uuid := _uuid(key)) not in known}
+    return faults | {uuid: GONE for uuid in _devices_of(given) if uuid not in known}
+
+
+@while_unchanged
+def _devices_of(given: Iterable[SliceKey]) -> dict[str, None]:
+    """The UUIDs in these slices' IDs, in order."""
+    return dict.fromkeys(_uuid(key) for key in given)
 
 
 def fault_of(one: Slice, faults: Faults) -> str | None:
@@ -71,11 +77,14 @@ def make_offers(
     faults: Faults,
     topology: Topology,
     contested: Collection[str] = (),
+    mps: MpsServices | None = None,
 ) -> dict[str, Offer]:
     """What each resource shows the kubelet and answers from, by resource name.
 
     `contested` are the UUIDs of GPUs and MIG devices whose free slices are withheld: another plugin offers them too.
+    So are those that no MPS daemon serves.
     """
+    mps = mps or MpsServices()
     planned = {(resource.name, str(one.id)): one for resource in plan.resources for one in resource.slices}
     whole = {resource.name for resource in plan.resources if resource.strategy is Strategy.EXCLUSIVE}
     placements = {resource.name: resource.placement for resource in plan.resources}
@@ -96,7 +105,9 @@ def make_offers(
             fault = faults.get(uuid) if one is None else fault_of(one, faults)
             entry = ledger.entry(key)
             withheld = listed.withdrawn_s is not None or listed.overdue
-            withheld = withheld or (uuid in contested and entry.state is State.OFFERED)
+            if entry.state is State.OFFERED and not withheld:
+                unserved = None if one is None else mps.why_not(name, one.id)
+                withheld = uuid in contested or unserved is not None
             healthy.append(fault is None and not withheld and not entry.is_busy_for_nobody)
             nodes.append(gpus[uuid].numa_node if uuid in gpus else None)
         if None in nodes:

@@ -6,7 +6,7 @@ never what a YAML library made of it (`010` is not 8, `yes` is not a boolean).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from sharer.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

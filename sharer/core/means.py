@@ -7,12 +7,12 @@ this version knows and has no class for cannot hold anything.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
 from sharer.core.device_id import Strategy
 from sharer.core.policy import Exclusive, Mig, Mps, Sharing, TimeSlicing
+from sharer.core.values import dataclass
 
 MEMORY_ENFORCERS = ("mig", "driver", "mps", "watch")  # strongest first
 COMPUTE_ENFORCERS = ("mps",)  # of a share that a policy can promise; a MIG device's is its own

@@ -8,7 +8,7 @@ that has stopped writing can say nothing about its daemons (gpu-limits §3).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 TRUST_S = 15.0  # how long a state is believed after it was written

@@ -17,6 +17,7 @@ from typing import ClassVar
 from sharer.core.findings import Finding
 from sharer.core.inventory_report import InventoryReport
 
+from sharer.core.values import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReport:

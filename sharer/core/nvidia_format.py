@@ -18,7 +18,6 @@ Same slices and names as that plugin gives (as its source of 2022 to 2026 reads)
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from sharer.core.located import LocatedList, LocatedMapping, LocatedNode, LocatedScalar
 from sharer.core.nvidia_flags import check_flags, check_imex, check_names, with_prefix
@@ -39,6 +38,7 @@ from sharer.core.policy import (
 from sharer.core.policy_checks import check_list_size
 from sharer.core.policy_fields import Block, Findings, Schema
 from sharer.core.policy_values import boolean, describe, integer, one_of, shown, text
+from sharer.core.values import dataclass
 
 _OURS = "it belongs to sharer's own format, a document with apiVersion and kind and without version"
 _SHARING_KEYS = ("renameByDefault", "failRequestsGreaterThanOne", "resources")

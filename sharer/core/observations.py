@@ -8,8 +8,10 @@ one standing with its age.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
+
+from sharer.core.values import dataclass
 
 
 class PodPhase(StrEnum):

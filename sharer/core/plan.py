@@ -10,7 +10,7 @@ the reason is shown. Only a list that the kubelet could not receive refuses the 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sharer.core.cut import Cut, Refused, Target, cut
 from sharer.core.device_id import DeviceId, Strategy

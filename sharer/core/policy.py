@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, StrEnum
 from fnmatch import fnmatchcase
 from typing import assert_never
 
 from sharer.core.inventory import MigDevice, PhysicalGpu
+from sharer.core.values import dataclass
 
 
 class Auto(Enum):

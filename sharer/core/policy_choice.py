@@ -8,10 +8,10 @@ the declared default (bug case P05).
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from sharer.core.observations import ApiSync, ApiTroubleKind, NodeSeen
 from sharer.core.ports import PolicyShelf, PolicyText
+from sharer.core.values import dataclass
 
 POLICY_LABEL = "sharer.dev/policy"  # of a Node: the key of its policy
 HOLD_LABEL = "sharer.dev/hold"  # of a Node: whatever policy is wanted, the one in force stays

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 from sharer.core.errors import PolicyError, Problem
 from sharer.core.located import LocatedList, LocatedMapping, LocatedNode, LocatedScalar
 from sharer.core.policy_values import Reader, describe, nearest, shown
+from sharer.core.values import dataclass
 
 _TOO_SHORT = "the list is empty; it needs at least one entry"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -12,6 +11,7 @@ from sharer.core.edits import ContainerEdits, NodeFacts
 from sharer.core.evidence import CgroupReading, CheckpointReading, ListReading
 from sharer.core.inventory import Inventory, Topology
 from sharer.core.observations import ApiSync
+from sharer.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

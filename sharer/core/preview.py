@@ -8,7 +8,7 @@ the agent asks it, cycle by cycle, and what changes from one answer to the next 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from sharer.core.device_id import recognise
@@ -30,6 +30,7 @@ from sharer.core.policy import Policy
 from sharer.core.rollout import turn_s
 from sharer.core.transition import DROP_AFTER_READINGS, DROP_AFTER_S, Listed, Listing, step
 
+from sharer.core.values import dataclass
 CYCLE_S = 2.0  # between two looks of an agent
 _SETTLED_S = DROP_AFTER_S + (DROP_AFTER_READINGS + 1) * CYCLE_S  # free slices are dropped, and room is used, by then
 

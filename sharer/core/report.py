@@ -7,7 +7,6 @@ document needs is worked out here, so that table, JSON and, later, the GpuNode o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sharer.core.device_id import DeviceId
@@ -15,6 +14,7 @@ from sharer.core.errors import PolicyError, Problem
 from sharer.core.inventory import Inventory
 from sharer.core.plan import Plan, Refusal, ResourcePlan, Slice
 from sharer.core.policy import Policy
+from sharer.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,13 @@ A node without any policy takes the first good one at once, held or not: there i
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sharer.core.policy import Policy
 from sharer.core.policy_choice import HOLD_LABEL, KnownLabels, NodeLabels, UnknownLabels
 from sharer.core.ports import PolicyText
 from sharer.core.quantities import duration
+from sharer.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ Each slice is judged by itself and then counted; nothing is a difference of two 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from sharer.core.evidence import SliceKey
 from sharer.core.ledger import Entry, Ledger, State
@@ -14,6 +13,7 @@ from sharer.core.listing import Faults, Offer, fault_of
 from sharer.core.plan import Plan, Slice
 from sharer.core.transition import Listed, Listing
 
+from sharer.core.values import dataclass
 _HELD = (State.ALLOCATED, State.HELD, State.RELEASING)
 
 

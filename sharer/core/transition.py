@@ -16,13 +16,14 @@ other, and no ID under two names. Held slices come first, then the lowest replic
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from sharer.core.device_id import DeviceId, recognise
 from sharer.core.evidence import SliceKey
 from sharer.core.ledger import Ledger, State
 from sharer.core.plan import Plan, Room
 from sharer.core.quantities import MIB
+from sharer.core.values import dataclass
 
 DROP_AFTER_S = 30.0  # Unhealthy for at least this long before an ID is dropped
 DROP_AFTER_READINGS = 2  # and so many readings of `List` and checkpoint without a holder

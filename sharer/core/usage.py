@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from sharer.core.evidence import ProcessReading
 from sharer.core.inventory import Inventory
 from sharer.core.limits import Tenant
+from sharer.core.values import dataclass
 
 NOT_KNOWN = "which cgroup is its own is not known"
 _NOTHING_ASKED = ProcessReading()

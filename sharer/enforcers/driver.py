@@ -25,6 +25,7 @@ from sharer.core.limits import MemoryBound, PromiseKey, Tenant
 from sharer.core.means import Promise
 from sharer.core.quantities import GIB, MIB, format_bytes, round_down
 from sharer.core.usage import NOT_KNOWN, Usage
+from sharer.core.values import dataclass
 
 CHECK_WITHIN_S = 2.0  # a driver that takes longer to set a limit is of no use before a container's start
 BATCH = 64  # questions at once: who waits for the driver meanwhile waits for some milliseconds

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from sharer.core.errors import NodeError
 from sharer.core.evidence import GpuProcess, ProcessReading
 from sharer.core.ports import ProcessIdentity, ProcessSource, ProcessTable, RawProcess
+from sharer.core.values import dataclass
 
 NO_HOST_PIDS = (
     "the processes on the GPUs cannot be told apart by pod: this agent does not see the host's processes. Give its pod"

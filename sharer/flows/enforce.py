@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from sharer.core.enforcement import Enforcement, after_look
 from sharer.core.enforcer import ContainerCgroups, Enforcer, Verdict, Verdicts
@@ -25,6 +25,7 @@ from sharer.core.limits import PromiseKey, Tenant, TenantKey, Terms, find_tenant
 from sharer.core.observations import PodSeen
 from sharer.core.ports import CheckpointSource
 from sharer.core.usage import Usage
+from sharer.core.values import dataclass
 from sharer.flows.diary import Diary
 from sharer.flows.means import terms_of
 from sharer.flows.state import NodeState

@@ -5,11 +5,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from dataclasses import dataclass
 from enum import StrEnum
 
 from sharer.core.observations import PodsSeen
 from sharer.core.ports import XidEvent
+from sharer.core.values import dataclass
 
 
 class Hint(StrEnum):

@@ -8,7 +8,9 @@ the first answer may be too early, and a slice is free only when two in a row ar
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from sharer.core.values import dataclass
 
 BURST = 3
 GAP_S = 0.2  # between two calls, whatever happens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from sharer.core.edits import NodeFacts
 from sharer.core.enforcement import Enforcement
@@ -22,6 +22,7 @@ from sharer.core.transition import Listing
 from sharer.flows.pace import Pace
 
 
+from sharer.core.values import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
     """What the lists were made from: while it is the same, so are they."""

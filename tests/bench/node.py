@@ -130,7 +130,8 @@ class BenchNode:
         """The bare plugin with this list; with imports, it weighs what the agent would without product code."""
         (self.root / "ids").write_text("\n".join(ids))
         folder, ids_file = str(self.kubelet.device_plugin_dir), str(self.root / "ids")
-        return self._start(BARE_RESOURCE, ["-m", "tests.bench.bare_process", folder, BARE_RESOURCE, ids_file, *imports])
+        more = [str(self._library.path), *imports] if imports else []
+        return self._start(BARE_RESOURCE, ["-m", "tests.bench.bare_process", folder, BARE_RESOURCE, ids_file, *more])
 
     def _start(self, resource: str, command: Sequence[str]) -> Plugin:
         before, streams = len(self.kubelet.register_calls(resource)), len(self.kubelet.streams(resource))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sharer.core.policy import Auto, Comparison, Mps, TimeSlicing

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence as ListOf
 
 import pytest
+from dataclasses import replace
 
 from sharer.cli.report import read_report
 from sharer.simulation.kubelet import ContainerSpec, ListedDevice, ListMessage, Stream

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+from sharer.core.values import dataclass
 
 _MAX_LINKS = 40  # as the kernel
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from sharer.adapters.injection.spec_dirs import OWN_PREFIX, Signature, signature_of
 from sharer.adapters.injection.spec_format import SpecRefused, read_spec, write_spec
 from sharer.core.errors import NodeError
+from sharer.core.values import dataclass
 from sharer.core.injection import SLICE_KIND
 
 Variables = Sequence[str]

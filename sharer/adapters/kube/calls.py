@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from urllib.parse import quote
+
+from sharer.core.values import dataclass
 
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from sharer.adapters.kube.calls import Call
 from sharer.adapters.kube.wire import ObjectMeta, Page
+from sharer.core.values import dataclass
 
 
 class HasMetadata(Protocol):

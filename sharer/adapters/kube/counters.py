@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from sharer.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+
+from sharer.core.values import dataclass
 
 _JITTER = 0.5  # up to so much earlier or later: nodes that lost the API server together must not come back together
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+
+from sharer.core.values import dataclass
 
 _JITTER = 1.25
 

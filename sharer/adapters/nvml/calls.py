@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NewType, TypeVar, cast
 
 import pynvml
 
 from sharer.core.errors import NodeError
+from sharer.core.values import dataclass
 
 T = TypeVar("T")
 

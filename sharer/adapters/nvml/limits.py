@@ -8,7 +8,6 @@ limits at all; only a limit that was set and is read back tells those apart.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pynvml
 
@@ -25,6 +24,7 @@ from sharer.adapters.nvml.calls import (
 )
 from sharer.adapters.nvml.session import Session
 from sharer.core.enforcer import LimitAnswer, LimitQuestion, MemoryLimit
+from sharer.core.values import dataclass
 
 _NO_SUCH_CGROUP = 17  # NVML_ERROR_OPERATING_SYSTEM: its path cannot be opened
 _NO_LIMIT: int = pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import pynvml
 
 from sharer.adapters.nvml.calls import FUNCTION_NOT_FOUND, INVALID_ARGUMENT, NOT_FOUND, Calls, Handle, NvmlCallError
 from sharer.adapters.nvml.session import Session
 from sharer.core.ports import RawProcess, RawProcesses
+from sharer.core.values import dataclass
 
 ROOM = 32  # entries of the first try; a GPU with more takes a second one
 TRIES = 5  # processes may start between the driver's "this many" and our next call

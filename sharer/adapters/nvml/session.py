@@ -7,8 +7,6 @@ every look, because each opening costs the driver work and ends the watch for fa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sharer.adapters.nvml.calls import (
     DRIVER_NOT_LOADED,
     LIBRARY_NOT_FOUND,
@@ -20,6 +18,7 @@ from sharer.adapters.nvml.calls import (
     NvmlCallError,
 )
 from sharer.core.errors import NodeError
+from sharer.core.values import dataclass
 
 _CURES = {
     DRIVER_NOT_LOADED: "The kernel module is not loaded: load it (modprobe nvidia) or wait for the driver's "

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
 from sharer.adapters.nvml.calls import FUNCTION_NOT_FOUND, INVALID_ARGUMENT, NOT_SUPPORTED, Calls, Handle, NvmlCallError
 from sharer.adapters.nvml.session import Session
 from sharer.core.inventory import GpuLink, PcieDistance, Topology
+from sharer.core.values import dataclass
 
 T = TypeVar("T")
 

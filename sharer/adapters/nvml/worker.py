@@ -12,10 +12,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar
 
 from sharer.core.errors import NodeError
+from sharer.core.values import dataclass
 
 T = TypeVar("T")
 

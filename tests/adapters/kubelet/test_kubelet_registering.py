@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import socket
+from dataclasses import replace
 
 import pytest
 from hypothesis import given

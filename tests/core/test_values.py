@@ -1,0 +1,149 @@
+"""A value made by `core.values` is what the library's frozen dataclass would be, the first one and the tenth."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, field, fields, replace
+from typing import Any, ClassVar, Generic, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sharer.core.values import FEW, dataclass
+
+T = TypeVar("T")
+Decorator = Callable[..., Any]  # Any: the same classes are made twice, by two decorators
+
+
+def make_point(decorator: Decorator) -> Any:
+    @decorator(frozen=True, slots=True, kw_only=True)
+    class Point:
+        """With every kind of field."""
+
+        kind: ClassVar[str] = "point"
+        x: int
+        y: int = 0
+        tags: list[str] = field(default_factory=list)
+        source: str = field(default="", compare=False, repr=False)
+
+        @property
+        def sum(self) -> int:
+            """A property stays one."""
+            return self.x + self.y
+
+    return Point
+
+
+def make_pair(decorator: Decorator) -> Any:
+    @decorator(frozen=True, slots=True, order=True)
+    class Pair:
+        one: int
+        other: int = 7
+        text: str = field(init=False, repr=False, compare=False)
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "text", f"{self.one}/{self.other}")
+
+    return Pair
+
+
+Ours, Library = make_point(dataclass), make_point(dataclasses.dataclass)
+OurPair, LibraryPair = make_pair(dataclass), make_pair(dataclasses.dataclass)
+
+
+def outcome(made_of: Any, given: dict[str, Any]) -> str:
+    """What comes of it, as text; an error by its words."""
+    try:
+        return repr(made_of(**given))
+    except TypeError as error:
+        return str(error)
+
+
+arguments = st.fixed_dictionaries(
+    {},
+    optional={"x": st.integers(), "y": st.integers(), "tags": st.just(["a"]), "source": st.just("s"), "z": st.none()},
+)
+
+
+@given(st.lists(arguments, min_size=1, max_size=2 * FEW))
+def test_whatever_it_is_made_from_it_is_made_or_refused_as_the_library_does(given: list[dict[str, Any]]) -> None:
+    ours = make_point(dataclass)
+    for one in given:
+        assert outcome(ours, one) == outcome(Library, one)
+
+
+@given(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
+def test_values_compare_sort_and_hash_by_their_fields(a: int, b: int, c: int, d: int) -> None:
+    ours, library = (OurPair(a, b), OurPair(c, d)), (LibraryPair(a, b), LibraryPair(c, d))
+    for one, other in (ours, library):
+        assert (one == other) == ((a, b) == (c, d))
+        assert (one < other, one <= other, one > other, one >= other) == (
+            (a, b) < (c, d), (a, b) <= (c, d), (a, b) > (c, d), (a, b) >= (c, d),
+        )  # fmt: skip
+    assert hash(ours[0]) == hash(library[0])
+    assert ours[0].text == f"{a}/{b}"
+
+
+def test_a_field_that_is_not_compared_makes_no_difference() -> None:
+    assert Ours(x=1, source="a") == Ours(x=1, source="b")
+    assert Ours(x=1) != Library(x=1)
+
+
+def test_nothing_of_a_value_can_be_changed() -> None:
+    point = Ours(x=1)
+    with pytest.raises(FrozenInstanceError, match="'x'"):
+        point.x = 2
+    with pytest.raises(FrozenInstanceError, match="'x'"):
+        del point.x
+    with pytest.raises(FrozenInstanceError, match="'other'"):
+        point.other = 2
+    assert not hasattr(point, "__dict__")
+
+
+def test_the_librarys_functions_know_it() -> None:
+    assert [one.name for one in fields(Ours)] == [one.name for one in fields(Library)]
+    assert replace(Ours(x=1, y=2), y=3) == Ours(x=1, y=3)
+    assert Ours.kind == "point"
+    assert Ours(x=1, y=2).sum == 3
+
+
+def test_default_factories_make_a_new_object_each_time() -> None:
+    made = [Ours(x=1) for _ in range(2 * FEW)]
+    assert len({id(one.tags) for one in made}) == len(made)
+
+
+def test_a_pattern_matches_by_name_and_where_fields_have_places_by_place() -> None:
+    match OurPair(1, 2):
+        case OurPair(one, other):
+            assert (one, other) == (1, 2)
+    match Ours(x=1):
+        case Ours(x=x):
+            assert x == 1
+
+
+def test_a_method_that_a_class_defines_itself_stays() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Named:
+        name: str
+
+        def __repr__(self) -> str:
+            return self.name
+
+    assert repr(Named(name="n")) == "n"
+
+
+def test_a_value_may_extend_another_and_be_generic() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Base(Generic[T]):
+        first: T
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Extended(Base[int]):
+        second: str = ""
+
+    for _ in range(2 * FEW):
+        assert Extended(first=1, second="2") == Extended(first=1, second="2")
+    assert [one.name for one in fields(Extended)] == ["first", "second"]
+    assert Extended(first=1) != Base(first=1)
