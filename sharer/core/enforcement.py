@@ -63,6 +63,14 @@ class Enforcement:
                 found[key] = hold
         return found
 
+    def counts(self) -> dict[tuple[Promise, str | None], int]:
+        """How many promises to containers each enforcer was seen to hold, by kind; None: those that nothing holds."""
+        found: dict[tuple[Promise, str | None], int] = {}
+        for ((_, container, _), kind, _), hold in self.holds.items():
+            if container is not None:
+                found[kind, hold.by] = found.get((kind, hold.by), 0) + 1
+        return found
+
 
 def after_look(
     before: Enforcement,

@@ -48,13 +48,18 @@ class Excess:
         (_, container, _), uuid = self.key
         return f"container {container} uses more of {uuid} than the {format_bytes(self.promise_bytes)} it was promised"
 
+    @property
+    def sentence(self) -> str:
+        """The message, with what the policy makes of it."""
+        evicted = "" if self.evict_after_s is None else f"; it is evicted after {duration(self.evict_after_s)} of that"
+        return f"{self.message}{evicted}"
+
     def finding(self, pod: PodSeen | None) -> Finding:
         """The same as a finding. `pod` as the API has it; None: it does not say."""
         uid, container, _ = self.key[0]
-        evicted = "" if self.evict_after_s is None else f"; it is evicted after {duration(self.evict_after_s)} of that"
         return Finding(
             kind=FindingKind.OVER_PROMISE,
-            message=f"{self.message}{evicted}",
+            message=self.sentence,
             cure="let it ask for more slices, or configure the program to use less memory",
             gpu_uuid=self.key[1],
             uid=uid,

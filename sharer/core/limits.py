@@ -27,6 +27,8 @@ from sharer.core.means import COMPUTE_ENFORCERS, Availability, Choice, Promise, 
 from sharer.core.observations import ContainerKind, PodSeen
 from sharer.core.plan import Slice, rules_by_device
 from sharer.core.policy import ComputePolicy, MemoryPolicy, Policy
+from sharer.core.unchanged import while_unchanged
+from sharer.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +137,7 @@ PromiseKey = tuple[TenantKey, Promise, str]
 _NO_TERMS = Terms()
 
 
+@while_unchanged
 def make_terms(inventory: Inventory, policy: Policy | None, enforcers: Availability) -> dict[str, Terms]:
     """The terms of each GPU and MIG device, by UUID. Where no rule decides, a policy's defaults do."""
     rules = {} if policy is None else rules_by_device(inventory, policy)
@@ -156,6 +159,7 @@ def only_held_by(tenants: Iterable[Tenant], enforcer: str) -> list[Tenant]:
     return [own for tenant in tenants if (own := tenant.held_by(enforcer)) is not None]
 
 
+@while_unchanged
 def with_driver_limits(facts: NodeFacts, terms: Mapping[str, Terms]) -> NodeFacts:
     """The facts with the devices marked that the driver is to hold. The same object if nothing changes."""
     marked = {

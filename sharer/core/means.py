@@ -17,6 +17,7 @@ from sharer.core.values import dataclass
 MEMORY_ENFORCERS = ("mig", "driver", "mps", "watch")  # strongest first
 COMPUTE_ENFORCERS = ("mps",)  # of a share that a policy can promise; a MIG device's is its own
 WATCHING = frozenset({"watch"})  # sees that a promise was broken, and prevents nothing
+LEAVABLE = frozenset({"mps"})  # prevents it for one process, not for the container, and a process can leave it
 
 
 class Promise(StrEnum):
@@ -43,7 +44,7 @@ class Choice:
     @property
     def prevents(self) -> bool:
         """Whether a promise that is held so cannot be broken, rather than be seen to be."""
-        return self.by is not None and self.by not in WATCHING
+        return self.by is not None and self.by not in WATCHING | LEAVABLE
 
     @property
     def reason(self) -> str | None:
@@ -71,8 +72,15 @@ def choose(wished: Iterable[str], reasons: Reasons, order: tuple[str, ...] = MEM
 
 def why_not_held(wished: Iterable[str], reasons: Reasons) -> str | None:
     """Why nothing that is wished for can prevent that a promise of memory is broken; None: something can."""
-    choice = choose(set(wished) - WATCHING, reasons)
-    return None if choice.by is not None else choice.reason or "the policy names nothing that could"
+    names = {*wished}
+    choice = choose(names - WATCHING - LEAVABLE, reasons)
+    if choice.by is not None:
+        return None
+    whys = [choice.reason, *(_LEFT[name] for name in sorted(names & LEAVABLE))]
+    return "; ".join(why for why in whys if why is not None) or "the policy names nothing that could"
+
+
+_LEFT = {"mps": "mps: its limit is one of each process and not of the container, and a process can leave it"}
 
 
 def why_without_effect(name: str, strategy: Strategy, *, whole: bool) -> str | None:

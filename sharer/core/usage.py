@@ -11,6 +11,8 @@ from sharer.core.values import dataclass
 
 NOT_KNOWN = "which cgroup is its own is not known"
 _NOTHING_ASKED = ProcessReading()
+_NO_LIST = "there is no list of the processes on it"
+_UNSAID = "the driver does not list the clients of MPS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,15 @@ class Use:
     unknown: str | None = None  # why it may use more; None: that is all
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpsUse:
+    """Which processes of one container on one GPU are clients of MPS, by PID."""
+
+    clients: tuple[int, ...] = ()
+    others: tuple[int, ...] = ()
+    unknown: str | None = None  # why there may be more of either; None: that is all
+
+
 class Usage:
     """One reading of the process lists, looked up by container."""
 
@@ -29,6 +40,7 @@ class Usage:
         reading = _NOTHING_ASKED if reading is None else reading
         self._asked = reading.asked
         self._known: dict[tuple[str, str], dict[str, int]] = {}  # pod and container -> device -> bytes
+        self._pids: dict[tuple[str, str], dict[str, list[tuple[int, bool | None]]]] = {}  # and whether by MPS
         self._unknown: dict[tuple[str, str], dict[str, str]] = {}  # pod and container -> device -> why
         self._nobodys: dict[str, str] = {}  # device -> why somebody's use of it is not known
         self._of_pod: dict[str, dict[str, str]] = {}  # pod -> device -> likewise, for its containers
@@ -50,6 +62,9 @@ class Usage:
                 key = (process.uid, process.container_id)
                 known = self._known.setdefault(key, {})
                 known[process.gpu_uuid] = known.get(process.gpu_uuid, 0) + (process.used_bytes or 0)
+                if process.pid is not None:
+                    pids = self._pids.setdefault(key, {}).setdefault(process.gpu_uuid, [])
+                    pids.append((process.pid, process.is_mps_client))
                 if process.used_bytes is None:
                     why = f"the driver does not say how much {what} uses"
                     self._unknown.setdefault(key, {})[process.gpu_uuid] = why
@@ -60,12 +75,22 @@ class Usage:
             return Use(known_bytes=0, unknown=NOT_KNOWN)
         key = (uid, container_id)
         unknown = (
-            (None if uuid in self._asked else "there is no list of the processes on it")
+            (None if uuid in self._asked else _NO_LIST)
             or self._unknown.get(key, {}).get(uuid)
             or self._of_pod.get(uid, {}).get(uuid)
             or self._nobodys.get(uuid)
         )
         return Use(known_bytes=self._known.get(key, {}).get(uuid, 0), unknown=unknown)
+
+    def clients(self, uid: str, container_id: str, uuid: str) -> MpsUse:
+        """Which processes of a container came to a GPU by MPS, and which did not."""
+        found = self._pids.get((uid, container_id), {}).get(uuid, [])
+        unsaid = any(is_client is None for _, is_client in found)
+        return MpsUse(
+            clients=tuple(pid for pid, is_client in found if is_client),
+            others=tuple(pid for pid, is_client in found if is_client is False),
+            unknown=None if uuid in self._asked and not unsaid else _UNSAID if uuid in self._asked else _NO_LIST,
+        )
 
     def why_not_confined(self, tenant: Tenant) -> str | None:
         """Why it cannot be said that a container uses no device but its own; None: it can."""

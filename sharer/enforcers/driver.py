@@ -13,8 +13,8 @@ Whether every version of the hook takes a request of 0 is not known; `tests/hard
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from sharer.core.cut import Target
 from sharer.core.edits import ContainerEdits, DeviceFacts, Injection, NodeFacts
@@ -70,7 +70,8 @@ class DriverEnforcer:
     def __init__(self, reach: Reach) -> None:
         self._limits, self._cgroups = reach.limits, reach.cgroups
         self._able = frozenset[str]()  # GPUs that were seen to take limits; another thread may be checking one
-        self._has_swept = False
+        self._clean = frozenset[str]()  # GPUs of which nothing was reserved for any pod when last looked at
+        self._pods = frozenset[tuple[str, str]]()  # GPUs and cgroups of pods that it holds there
 
     @staticmethod
     def edits(grant: Grant, facts: NodeFacts) -> ContainerEdits:
@@ -99,11 +100,13 @@ class DriverEnforcer:
             return str(error)
         if problem is None:
             self._able |= {target.uuid}
+        self._clean -= {target.uuid}  # an image may have had something reserved by the hook, for a moment
         return problem
 
     def apply(self, tenants: Sequence[Tenant], *, within_s: float | None = None) -> Verdicts:
         """Set what is not right yet; pods first, so that no container is without any limit meanwhile."""
         places = sorted(_places(tenants), key=lambda place: place.tenant.container is not None)
+        self._clean -= {place.bound.uuid for place in places if place.soft_bytes}
         answers = self._ask([replace(place.question, change=place.change) for place in places], within_s=within_s)
         return _unplaced(tenants) | {key: _judge_limit(found) for key, found in _by_promise(places, answers)}
 
@@ -113,17 +116,15 @@ class DriverEnforcer:
         A pod as a whole is held if its limit is read back.
         """
         places = list(_places(tenants))
+        self._pods |= {(place.bound.uuid, place.cgroup) for place in places if place.tenant.container is None}
         answers = self._ask([place.question for place in places])
         return _unplaced(tenants) | {key: _judge(found, usage) for key, found in _by_promise(places, answers)}
 
     def release(self, tenants: Sequence[Tenant]) -> str | None:
         """Lift limits of those that live on, and take back what ended containers had reserved."""
         returned: dict[str, int] = {}  # by GPU
-        if self._able and not self._has_swept:
-            for root in reversed(self._cgroups.roots()):
-                for uuid in self._able:
-                    self._count(returned, uuid, self._take_back(uuid, root, None))
-            self._has_swept = True
+        if not_clean := self._able - self._clean:
+            self._sweep(not_clean, returned)
         places = list(_places(tenants))
         lifts = [
             replace(place.question, change=LimitChange(hard_bytes=None, soft_bytes=place.soft_bytes and 0))
@@ -151,6 +152,36 @@ class DriverEnforcer:
             read_back = "none" if answer.limit.hard_bytes is None else format_bytes(answer.limit.hard_bytes)
             return f"a limit of {format_bytes(wanted_bytes)} was set, and {read_back} was read back"
         return None
+
+    def _sweep(self, uuids: Iterable[str], returned: dict[str, int]) -> None:
+        """Take back what nobody has below it any more: of pods that ended without us, or that the kubelet forgot."""
+        roots = self._cgroups.roots()
+        below = {(uuid, pod): self._cgroups.below(pod) for uuid, pod in self._pods}
+        self._pods = frozenset(pod for pod, containers in below.items() if containers is not None)
+        for uuid in sorted(uuids):
+            found = self._ask([LimitQuestion(gpu_uuid=uuid, cgroup=root) for root in roots])
+            if any(answer.limit is not None and answer.limit.soft_bytes > 0 for answer in found):
+                # What is reserved anywhere, the outermost have as well.
+                pods = {pod: containers or () for (gpu, pod), containers in below.items() if gpu == uuid}
+                for cgroup in (*self._with_surplus(uuid, pods), *reversed(roots)):
+                    self._count(returned, uuid, self._take_back(uuid, cgroup, None))
+            elif all(answer.limit is not None for answer in found):
+                self._clean |= {uuid}
+
+    def _with_surplus(self, uuid: str, pods: Mapping[str, Sequence[str]]) -> list[str]:
+        """Those of these cgroups that have reserved more than those below them, as far as that can be read."""
+        cgroups = [cgroup for pod, containers in pods.items() for cgroup in (pod, *containers)]
+        answers = self._ask([LimitQuestion(gpu_uuid=uuid, cgroup=cgroup) for cgroup in cgroups])
+        soft_bytes = {
+            cgroup: answer.limit.soft_bytes
+            for cgroup, answer in zip(cgroups, answers, strict=True)
+            if answer.limit is not None
+        }
+        return [
+            pod
+            for pod, containers in pods.items()
+            if soft_bytes.get(pod, 0) > sum(soft_bytes.get(one, 0) for one in containers)
+        ]
 
     def _take_back(self, uuid: str, cgroup: str, at_most_bytes: int | None) -> int:
         """Lower what a cgroup has reserved to what those below it have. Returns by how much.
@@ -246,8 +277,8 @@ def _judge(found: _Found, usage: Usage) -> Verdict:
     use = usage.of(tenant.uid, tenant.container_id, bound.uuid)
     used_bytes = max(answer.used_bytes or 0, use.known_bytes)
     if used_bytes > bound.at_most_bytes:
-        promised = format_bytes(bound.at_most_bytes)
-        return Verdict(problem=f"it uses {format_bytes(used_bytes)} of the {promised} it was promised")
+        promised = format_bytes(bound.at_most_bytes)  # the same words at every reading: this is published
+        return Verdict(problem=f"it uses more than the {promised} it was promised")
     if answer.used_bytes is None and use.unknown is not None:
         return Verdict(problem=f"what it uses is not known: {use.unknown}")
     return Verdict(problem=usage.why_not_confined(tenant))

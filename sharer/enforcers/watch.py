@@ -57,7 +57,8 @@ class WatchEnforcer:
 def _problem(tenant: Tenant, bound: MemoryBound, usage: Usage) -> str | None:
     use = usage.of(tenant.uid, tenant.container_id, bound.uuid)
     if use.known_bytes > bound.at_most_bytes:
-        return f"it uses {format_bytes(use.known_bytes)} of the {format_bytes(bound.at_most_bytes)} it was promised"
+        # The same words at every reading: this is published, and told as an Event.
+        return f"it uses more than the {format_bytes(bound.at_most_bytes)} it was promised"
     if use.unknown is not None:
         return f"what it uses is not known: {use.unknown}"
     return usage.why_not_confined(tenant)

@@ -26,6 +26,12 @@ class Diary:
             self._stirred[uid] = self._due[uid] = now_s
             self._changed.notify_all()
 
+    def stir_all(self) -> None:
+        """What all pods are to be held to, or can be held by, has changed."""
+        with self._changed:
+            self._all_s = float("-inf")
+            self._changed.notify_all()
+
     def plan(self, pods: Mapping[str, bool], now_s: float) -> None:
         """Look at these pods again while they are new, ever more rarely; at those that are marked at once."""
         with self._changed:

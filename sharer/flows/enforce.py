@@ -21,14 +21,14 @@ from sharer.core.errors import NodeError
 from sharer.core.evidence import CheckpointEntry
 from sharer.core.excess import Excess, ExcessKey, measure
 from sharer.core.ledger import Ledger
-from sharer.core.limits import PromiseKey, Tenant, TenantKey, Terms, find_tenants, only_held_by
+from sharer.core.limits import PodCgroup, PromiseKey, Tenant, TenantKey, Terms, find_tenants, only_held_by
 from sharer.core.observations import PodSeen
 from sharer.core.ports import CheckpointSource
 from sharer.core.usage import Usage
 from sharer.core.values import dataclass
 from sharer.flows.diary import Diary
 from sharer.flows.means import terms_of
-from sharer.flows.state import NodeState
+from sharer.flows.state import NodeState, NodeView
 
 FRESH_S = 30.0  # a reading of the process lists that is older says nothing any more
 
@@ -44,7 +44,7 @@ class Enforced:
 
 
 class Enforcing:
-    """The looks, and what they have found. `look` and `run` are for one thread; `wake` and `found` for any."""
+    """The looks, and what they have found. `look` and `run` are for one thread; the others for any."""
 
     def __init__(
         self,
@@ -64,11 +64,20 @@ class Enforcing:
         self._excesses: dict[ExcessKey, Excess] = {}
         self._measured_s: float | None = None  # of the reading that was measured last
         self._sight: _Sight | None = None
+        self._found: dict[str, tuple[tuple[object, ...], list[Tenant]]] = {}  # by UID: what from, and the tenants
+        self._noticed: tuple[object, object] = (None, None)  # policy and means, for `notice`
         self.found = Enforced()
 
     def wake(self, uid: str) -> None:
         """Have a pod looked at soon: its cgroups have changed."""
         self._diary.stir(uid, self._now_s())
+
+    def notice(self, view: NodeView) -> None:
+        """Have all pods looked at soon if they are to be held to something else, or can be held by something else."""
+        terms = (view.policy.policy, view.enforcers)
+        if any(old is not new for old, new in zip(self._noticed, terms, strict=True)):
+            self._noticed = terms
+            self._diary.stir_all()
 
     def run(self, stop: threading.Event) -> None:
         """Look, until told to stop. `wake("")` afterwards ends the wait for the next look."""
@@ -101,8 +110,10 @@ class Enforcing:
             tenant
             for uid, own in entries.items()
             if uid in cgroups  # the checkpoint names many who do not live any more
-            for tenant in find_tenants(uid, own, cgroups[uid], sight.pods.get(uid), sight.terms)
+            for tenant in self._tenants_of(uid, own, cgroups[uid], sight)
         ]
+        if uids is None:
+            self._found = {uid: self._found[uid] for uid in self._found.keys() & entries.keys()}
         verdicts, repaired = self._hold(tenants, sight.usage)
         before = self.found.enforcement
         enforcement = after_look(before, tenants, verdicts, repaired, self._escapes, now_s, pods=uids)
@@ -116,6 +127,16 @@ class Enforcing:
         self._diary.plan({uid: uid in incomplete for uid in (*entries, *incomplete)}, now_s)
         returned = self._let_go(tenants, uids)
         return "; ".join([*_news(before, enforcement, self._state.view.ledger), *returned]) or None
+
+    def _tenants_of(
+        self, uid: str, entries: list[CheckpointEntry], cgroup: PodCgroup | None, sight: _Sight
+    ) -> list[Tenant]:
+        """As `find_tenants`; worked out again only for a pod of which something is new."""
+        basis = (entries, cgroup, sight.pods.get(uid), sight.terms)
+        known = self._found.get(uid)
+        if known is None or known[0] != basis:
+            known = self._found[uid] = (basis, find_tenants(uid, *basis))
+        return known[1]
 
     def _look_around(self, now_s: float) -> _Sight:
         """What the other thread knows. Worked out again only where it has changed."""

@@ -22,6 +22,8 @@ def look_for_findings(state: NodeState, now_s: float) -> str | None:
     pods = {} if seen is None else {pod.cgroup_uid: pod for pod in seen.pods.values()}
     excesses = (excess.finding(pods.get(excess.key[0][0])) for excess in view.excesses)
     found = replace(found, found=(*found.found, *excesses))
+    if found == view.findings:
+        return None
     state.change(findings=found)
     before, after = ({one.key: one for one in findings.found} for findings in (view.findings, found))
     for key in after.keys() - before.keys():

@@ -52,6 +52,19 @@ class CgroupLimits:
 
     def set(self, uuid: str, path: str, soft_bytes: int, hard_bytes: int, total_bytes: int) -> int:
         """What nvmlDeviceSetMemoryLimits_v1 does and returns."""
+        try:
+            return self._set(uuid, path, soft_bytes, hard_bytes, total_bytes)
+        except FileNotFoundError:  # removed just now
+            return _OPERATING_SYSTEM
+
+    def get(self, uuid: str, path: str) -> tuple[int, int, int, int]:
+        """What nvmlDeviceGetMemoryLimits_v1 returns, and soft limit, hard limit and use."""
+        try:
+            return self._get(uuid, path)
+        except FileNotFoundError:
+            return _OPERATING_SYSTEM, 0, 0, 0
+
+    def _set(self, uuid: str, path: str, soft_bytes: int, hard_bytes: int, total_bytes: int) -> int:
         if self._backend is LimitBackend.NONE:
             return _NOT_SUPPORTED
         if not os.path.isdir(path):
@@ -68,8 +81,7 @@ class CgroupLimits:
         entry.soft_bytes, entry.hard_bytes = soft_bytes, hard_bytes
         return _SUCCESS
 
-    def get(self, uuid: str, path: str) -> tuple[int, int, int, int]:
-        """What nvmlDeviceGetMemoryLimits_v1 returns, and soft limit, hard limit and use."""
+    def _get(self, uuid: str, path: str) -> tuple[int, int, int, int]:
         if self._backend is LimitBackend.NONE:
             return _NOT_SUPPORTED, 0, 0, 0
         if not os.path.isdir(path):

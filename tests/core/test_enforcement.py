@@ -154,3 +154,9 @@ def test_nothing_is_ever_called_held_that_was_not_verified_at_that_look(looks: l
         assert (hold.by is not None) is is_kept
         assert hold.verified_s == verified_s
         assert hold.since_s is None or hold.since_s <= now_s
+
+
+def test_promises_are_counted_by_what_holds_them_and_those_of_pods_as_a_whole_are_not() -> None:
+    whole = tenant(container=None)
+    looked = look(NOTHING, whole, tenant(percent=25), tenant(OTHER), now_s=1.0)
+    assert looked.counts() == {(Promise.MEMORY, "driver"): 2, (Promise.COMPUTE, None): 1}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sharer.core.device_id import Strategy
 from sharer.core.means import (
     COMPUTE_ENFORCERS,
+    LEAVABLE,
     MEMORY_ENFORCERS,
     WATCHING,
     choose,
@@ -83,4 +84,14 @@ def test_only_whole_devices_have_one_slice() -> None:
     assert made_by(Mig(replicas=2)) == (Strategy.MIG, False)
     assert made_by(Mps(slices=2, slice_memory_bytes=None)) == (Strategy.MPS, False)
     assert made_by(time_slicing(1)) == (Strategy.TIME_SLICING, False)
-    assert set(MEMORY_ENFORCERS) >= WATCHING
+    assert set(MEMORY_ENFORCERS) >= WATCHING | LEAVABLE
+
+
+def test_what_a_process_can_leave_is_better_than_watching_and_prevents_nothing_for_sure() -> None:
+    """MPS counts per process, and a client can turn away from it (gpu-limits §1)."""
+    held = choose(["mps", "watch"], {"mps": None, "watch": None})
+    assert (held.by, held.prevents) == ("mps", False)
+    assert why_not_held(["mps", "watch"], {"mps": None, "watch": None}) == (
+        "mps: its limit is one of each process and not of the container, and a process can leave it"
+    )
+    assert why_not_held(["driver", "mps"], {"driver": None}) is None

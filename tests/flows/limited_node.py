@@ -124,7 +124,8 @@ class LimitedNode:
         """The driver is looked at again, and what can hold what."""
         known = self.state.view.inventory
         assert known is not None
-        self.state.change(inventory=remember_lost(known, self.driver.discover()))
+        all_in_use = {mig.uuid for gpu in known.gpus for mig in gpu.mig_devices}
+        self.state.change(inventory=remember_lost(known, self.driver.discover(), all_in_use))
         self.check(self.state, self.now_s)
 
     def close(self) -> None:

@@ -145,7 +145,7 @@ def test_an_agent_that_starts_late_holds_what_runs_already(node: LimitedNode) ->
     node.look()
     assert node.limit(leaf) == 20
     assert node.hold().by is None
-    assert node.hold().reason == "driver: it uses 50 GiB of the 20 GiB it was promised"
+    assert node.hold().reason == "driver: it uses more than the 20 GiB it was promised"
     assert not node.gpus.allocate(A, leaf, GIB)
 
 
@@ -341,7 +341,7 @@ def test_memory_and_compute_are_chosen_apart(quick: LimitedNode) -> None:
     quick.look()
     compute = quick.enforcing.found.enforcement.by_container(Promise.COMPUTE)[POD, "main", A]
     assert (quick.hold().by, compute.by) == ("driver", None)
-    assert (compute.reason or "").startswith("mps: no MPS control daemon serves it")
+    assert (compute.reason or "").startswith("mps: no MPS control daemon has served it")
 
 
 def test_a_policy_that_no_longer_wants_the_driver_lifts_its_limits(node: LimitedNode) -> None:
@@ -454,6 +454,48 @@ def test_what_an_earlier_agent_left_reserved_is_found_at_the_start(dmem: Limited
     assert dmem.look() is None
 
 
+def test_what_a_pod_had_reserved_that_the_kubelet_has_forgotten_is_taken_back_at_its_end(dmem: LimitedNode) -> None:
+    """After a force delete; this agent has never heard of it."""
+    dmem.give("main", *ids(A, 0))
+    pod = dmem.start_pod()
+    dmem.start("main")
+    dmem.look()
+    dmem.checkpoint.entries = ()
+    dmem.start_agent()
+    dmem.look()
+    assert reserved(dmem, dmem.tree.kubepods) == 20
+    dmem.tree.remove(pod)
+    assert dmem.look() == f"took back 20 GiB of {A} that ended containers had reserved"
+    assert dmem.gpus.limited(A) == {}
+
+
+def test_what_a_container_had_reserved_that_ended_without_an_agent_is_taken_back_from_its_living_pod(
+    dmem: LimitedNode,
+) -> None:
+    dmem.use(GUARANTEE)
+    dmem.give("main", *ids(A, 0))
+    dmem.give("side", *ids(A, 1))
+    pod = dmem.start_pod()
+    main, side = dmem.start("main"), dmem.start("side")
+    dmem.look()
+    dmem.tree.remove(main)
+    dmem.start_agent()
+    dmem.use(GUARANTEE)
+    dmem.look()
+    assert [reserved(dmem, path) for path in (side, pod, dmem.tree.kubepods)] == [20, 20, 20]
+
+
+def test_where_nothing_was_ever_reserved_nothing_is_looked_for_again(quick: LimitedNode) -> None:
+    quick.give("main", *ids(A, 0))
+    quick.start_pod()
+    quick.start("main")
+    quick.look()
+    reads = "nvmlDeviceGetMemoryLimits_v1"
+    first = quick.gpus.calls(reads)
+    quick.look()
+    assert quick.gpus.calls(reads) - first == 2  # the pod's limit and the container's
+
+
 def test_what_a_living_stranger_has_reserved_is_left_to_it(dmem: LimitedNode) -> None:
     dmem.start_pod(OTHER)
     leaf = dmem.start("main", OTHER)
@@ -482,7 +524,7 @@ def test_an_excess_is_found_at_each_new_reading_of_the_process_lists(quick: Limi
     quick.look()
     (excess,) = quick.enforcing.found.excesses
     assert (excess.readings, excess.is_to_end) == (2, True)
-    assert quick.hold().reason == "watch: it uses 30 GiB of the 20 GiB it was promised"
+    assert quick.hold().reason == "watch: it uses more than the 20 GiB it was promised"
     quick.process(leaf, used_bytes=20 * GIB)
     quick.read_processes()
     quick.look()

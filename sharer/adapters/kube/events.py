@@ -1,4 +1,4 @@
-"""Events as core/v1 objects whose names follow from what they say, so that they merge and survive restarts.
+"""Events as core/v1 objects whose names follow from what they are about, so that they merge and survive restarts.
 
 The API server merges nothing by itself; `kubectl describe` shows only Events that carry the object's UID
 (api-server-facts §6).
@@ -23,8 +23,8 @@ def event_namespace(event: ApiEvent) -> str:
 
 
 def event_object(event: ApiEvent) -> tuple[str, dict[str, object]]:
-    """The Event's name and fields. The same object, reason and message give the same name."""
-    said = "\n".join((event.kind, event.namespace or "", event.name, event.uid, event.reason, event.message))
+    """The Event's name and fields. The same object, reason and part of it give the same name, whatever the message."""
+    said = "\n".join((event.kind, event.namespace or "", event.name, event.uid, event.reason, event.about))
     name = f"{event.name[:_MOST_NAME].rstrip('.-')}.{hashlib.sha256(said.encode()).hexdigest()[:16]}"
     about = {"apiVersion": "v1", "kind": event.kind, "name": event.name, "uid": event.uid}
     if event.namespace is not None:
