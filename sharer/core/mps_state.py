@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
+from typing import Protocol
+
+from sharer.core.values import dataclass
 
 TRUST_S = 15.0  # how long a state is believed after it was written
 
@@ -50,7 +53,34 @@ class MpsState:
     interface_reason: str | None = None  # why not the better one
     gpus: Mapping[str, MpsGpu] = field(default_factory=dict)  # by UUID
     namespaces: Mapping[str, str] = field(default_factory=dict)  # device ID -> host directory with its socket alone
+    shared_memory: str | None = None  # host directory that clients need as their /dev/shm; None: they keep their own
     warnings: tuple[str, ...] = ()  # signs of a wedge and their cure, and their like
+
+
+class MpsPlaces(Protocol):
+    """The directories of the host by which containers find MPS control daemons. The host's path is this process's."""
+
+    def pipe(self, resource: str) -> str:
+        """The directory that clients of a daemon's legacy interface mount, made if it is missing; cheap if it is there.
+
+        It is kept for good, and any user may enter it. Raises NodeError.
+        """
+        ...
+
+    def is_there(self, path: str) -> bool:
+        """Whether a directory exists, so that it can be mounted."""
+        ...
+
+
+class MpsStates(Protocol):
+    """What the supervisor of MPS control daemons says of them. Safe to use from any thread."""
+
+    def read(self) -> Mapping[str, MpsState]:
+        """The last state of each daemon, by resource; cheap. What is missing or damaged is left out, never raised.
+
+        How old one is, is in it: see `why_not_served`.
+        """
+        ...
 
 
 def folder_name(resource: str) -> str:
@@ -65,13 +95,12 @@ def folder_name(resource: str) -> str:
 def why_not_served(state: MpsState | None, uuid: str, now_s: float) -> str | None:
     """Why no client can be served on this GPU at this Unix time; None: one can.
 
-    `state`: the last that was written; None: none was.
+    `state`: the last that was written; None: none was. The words stay the same for as long as the reason does.
     """
     if state is None:
         return "no MPS control daemon has served it yet; run sharer mps on this node"
-    age_s = now_s - state.written_at_s
-    if abs(age_s) > TRUST_S:
-        return f"nothing was heard of its MPS control daemon for {age_s:.0f} s; see whether sharer mps runs"
+    if abs(now_s - state.written_at_s) > TRUST_S:
+        return f"nothing was heard of its MPS control daemon for {TRUST_S:g} s; see whether sharer mps runs"
     if state.problem is not None:
         return state.problem
     gpu = state.gpus.get(uuid)
