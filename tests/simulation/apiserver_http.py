@@ -54,6 +54,9 @@ class Http:
     def post(self, path: str, body: object, **query: object) -> Reply:
         return self.send("POST", path, body, "application/json", **query)
 
+    def put(self, path: str, body: object, **query: object) -> Reply:
+        return self.send("PUT", path, body, "application/json", **query)
+
     def apply(self, path: str, body: object, manager: str = "test", **query: object) -> Reply:
         return self.send("PATCH", path, body, APPLY, fieldManager=manager, **query)
 
@@ -63,27 +66,41 @@ class Http:
     def delete(self, path: str, body: object = None, **query: object) -> Reply:
         return self.send("DELETE", path, body, "application/json", **query)
 
+    def get_as(self, accept: str, path: str, **query: object) -> Reply:
+        """What a client gets that asks for something else than plain JSON."""
+        return _whole(*self._open("GET", path, None, "", query, accept))
+
     def send(self, method: str, path: str, body: object = None, content_type: str = "", **query: object) -> Reply:
-        connection, response = self._open(method, path, body, content_type, query)
-        try:
-            return Reply(code=response.status, body=response.read(), headers=dict(response.headers))
-        finally:
-            connection.close()
+        return _whole(*self._open(method, path, body, content_type, query))
 
     def watch(self, path: str, **query: object) -> Watch:
         connection, response = self._open("GET", path, None, "", {"watch": 1, **query})
         return Watch(connection, response)
 
     def _open(
-        self, method: str, path: str, body: object, content_type: str, query: Mapping[str, object]
+        self,
+        method: str,
+        path: str,
+        body: object,
+        content_type: str,
+        query: Mapping[str, object],
+        accept: str = "",
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         connection = http.client.HTTPConnection(self._address, timeout=PATIENCE_S)
-        headers = {"User-Agent": "test", **({"Content-Type": content_type} if content_type else {})}
+        given = {"Content-Type": content_type, "Accept": accept}
+        headers = {"User-Agent": "test", **{name: value for name, value in given.items() if value}}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         target = f"{path}?{urlencode(query)}" if query else path
         connection.request(method, target, None if body is None else msgspec.json.encode(body), headers)
         return connection, connection.getresponse()
+
+
+def _whole(connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> Reply:
+    try:
+        return Reply(code=response.status, body=response.read(), headers=dict(response.headers))
+    finally:
+        connection.close()
 
 
 class Watch:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sharer.simulation.apiserver import NODE, POD, ApiServer, node_object, pod_object
+from sharer.simulation.apiserver import KINDS, NODE, POD, ApiServer, node_object, pod_object
 from tests.simulation.apiserver_http import PODS, Http
 
 ALL_PODS = "/api/v1/pods"
@@ -171,7 +171,7 @@ def test_discovery_names_every_served_resource(server: ApiServer, http: Http) ->
     assert http.get("/readyz").body == b"ok"
     assert http.get("/api").json["versions"] == ["v1"]
     groups = {group["name"] for group in http.get("/apis").json["groups"]}
-    assert groups == {"coordination.k8s.io", "policy", "sharer.dev"}
+    assert groups == {kind.group for kind in KINDS} - {""} >= {"apps", "coordination.k8s.io", "policy", "sharer.dev"}
     core = {resource["name"] for resource in http.get("/api/v1").json["resources"]}
     assert {"pods", "pods/status", "pods/eviction", "nodes", "configmaps", "events", "namespaces"} <= core
     (gpu_nodes, _) = http.get("/apis/sharer.dev/v1alpha1").json["resources"]

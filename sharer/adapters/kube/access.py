@@ -38,6 +38,16 @@ class Kubeconfig:
 KubeAccess = InCluster | Kubeconfig
 
 
+def own_namespace(access: KubeAccess | None) -> str | None:
+    """The namespace of the pod that this process runs in; None: it runs in none, or cannot tell."""
+    if not isinstance(access, InCluster):
+        return None
+    try:
+        return (access.directory / "namespace").read_text().strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
 def choose_access(setting: str, environment: Mapping[str, str]) -> KubeAccess | None:
     """What `--kubernetes off|auto|PATH` means here; None: no API.
 
@@ -50,3 +60,22 @@ def choose_access(setting: str, environment: Mapping[str, str]) -> KubeAccess | 
             return InCluster(environment=environment) if environment.get(HOST_VARIABLE) else None
         case path:
             return Kubeconfig(path=Path(path))
+
+
+def choose_user_access(
+    kubeconfig: str | None, context: str | None, environment: Mapping[str, str]
+) -> KubeAccess | None:
+    """Who a person at a command line is, in the order that kubectl has; None: nothing says so.
+
+    The file that is named, those in KUBECONFIG, the one in the home directory; else the pod's service account.
+    """
+    home = environment.get("HOME")
+    default = Path(home, ".kube", "config") if home else None
+    named = kubeconfig or environment.get("KUBECONFIG")
+    if named:
+        return Kubeconfig(path=Path(named), context=context)  # several, with a colon between them, are merged
+    if default is not None and default.exists():
+        return Kubeconfig(path=default, context=context)
+    if context is not None:
+        return None  # a context is of a kubeconfig, and there is none
+    return choose_access("auto", environment)

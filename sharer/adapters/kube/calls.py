@@ -36,6 +36,7 @@ NODES = Resource(group="", version="v1", plural="nodes", kind="Node", namespaced
 CONFIG_MAPS = Resource(group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True)
 EVENTS = Resource(group="", version="v1", plural="events", kind="Event", namespaced=True)
 LEASES = Resource(group="coordination.k8s.io", version="v1", plural="leases", kind="Lease", namespaced=True)
+GPU_NODES = Resource(group="sharer.dev", version="v1alpha1", plural="gpunodes", kind="GpuNode", namespaced=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,7 @@ class Call:
     query: Mapping[str, str] = field(default_factory=dict)
     content_type: str | None = None
     body: Mapping[str, object] | None = None
+    document: str | None = None  # a path of the server's own, such as "/version", instead of the resource's
 
     @property
     def method(self) -> str:
@@ -59,6 +61,8 @@ class Call:
     @property
     def path(self) -> str:
         """Without the query."""
+        if self.document is not None:
+            return self.document
         resource = self.resource
         parts = ["apis", resource.group, resource.version] if resource.group else ["api", resource.version]
         if self.namespace is not None:

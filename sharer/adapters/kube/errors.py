@@ -9,7 +9,7 @@ import msgspec
 from sharer.adapters.kube.access import KubeAccess
 from sharer.adapters.kube.calls import Call
 from sharer.adapters.kube.wire import Status
-from sharer.core.errors import NodeError
+from sharer.core.api_error import ApiError as ApiError  # the adapter's own modules take it from here
 from sharer.core.observations import ApiTroubleKind
 
 _KINDS = {
@@ -20,25 +20,6 @@ _KINDS = {
 }
 _SCHEMA_PROBLEM = "failed to create typed"  # sent as HTTP 500 (api-server-facts §3): asking again would never help
 _MOST_QUOTED = 300  # characters of an answer that end up in a message
-
-
-class ApiError(NodeError):
-    """The API server cannot be asked, or says no."""
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        kind: ApiTroubleKind,
-        code: int | None = None,
-        retry_after_s: float | None = None,
-        causes: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.code = code  # HTTP status; None: there was no answer
-        self.retry_after_s = retry_after_s  # as the server wishes
-        self.causes = causes  # machine-readable reasons, such as "DisruptionBudget"
 
 
 def refused(call: Call, code: int, headers: Mapping[str, str], body: bytes) -> ApiError:
@@ -124,11 +105,14 @@ def _status(body: bytes) -> Status:
     """The Status in an answer; an empty one if it is something else, as load balancers and 404s send."""
     try:
         return msgspec.json.decode(body, type=Status)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Status()
 
 
 def _retry_after_s(header: str | None, status: Status) -> float | None:
+    """None: it does not say, or says at once, as some proxies do; then the pauses are our own, and grow."""
     if header is not None and header.strip().isdecimal():
-        return float(header)
-    return (status.details.retry_after_seconds or None) if status.details is not None else None
+        told_s = float(header)
+    else:
+        told_s = float(status.details.retry_after_seconds) if status.details is not None else 0.0
+    return told_s if told_s > 0 else None

@@ -31,8 +31,10 @@ from sharer.adapters.kube.errors import ApiError, no_access, refused, unreachabl
 from sharer.adapters.kube.timings import KubeTimings
 from sharer.core.observations import ApiTroubleKind
 
+MOST_ANSWER_BYTES = 64 * 2**20  # a page; of 500 GpuNodes with 160 holders each it has some 50 MB
 MOST_LINE_BYTES = 8 * 2**20  # of one watch event; an object has at most 1.5 MiB
 _CHUNK_BYTES = 2**16
+_TOKEN = "authorization"  # the header, as the client spells it
 _BAD_ACCESS = (ConfigException, YAMLError, OSError, ValueError, TypeError, LookupError, AttributeError)  # as found
 _ERRORS = (HTTPError, ApiException, ConfigException, OSError)  # ConfigException: the token is re-read, and empty
 
@@ -49,14 +51,13 @@ class Transport:
         self._tally = Tally()
         self._lock = threading.Lock()
         self._client: ApiClient | None = None  # None: to be made at the next request
+        self.date: str | None = None  # of the last successful answer, as HTTP writes it; None: it said none
 
     def send(self, call: Call) -> bytes:
         """The whole body of a successful answer. Raises ApiError."""
         with self._errors_of(call):
             response = self._request(call)
-            body = response.read()
-            assert isinstance(body, bytes)
-            return body
+            return _body(response)
 
     def open(self, call: Call, silence_s: float) -> Stream:
         """A successful answer that goes on for long. Without a byte for so long it ends in an ApiError.
@@ -69,6 +70,12 @@ class Transport:
             if connection is not None and connection.sock is not None:  # None: it is over already
                 connection.sock.settimeout(silence_s)
             return Stream(call, response, self._tally)
+
+    def server(self) -> str:
+        """The API server's address. Raises ApiError if it cannot be read where it stands."""
+        host = self._ready_client().configuration.host
+        assert isinstance(host, str)
+        return host
 
     def counters(self) -> KubeCounters:
         """What was asked how often."""
@@ -87,8 +94,9 @@ class Transport:
             self._tally.request(call.verb, call.resource.plural)
             response = self._call(client, call)
             if 200 <= response.status < 300:
+                self.date = response.headers.get("Date")
                 return response
-            error = refused(call, response.status, response.headers, response.read())
+            error = refused(call, response.status, response.headers, _body(response))
             if error.kind is not ApiTroubleKind.UNAUTHORIZED or last_try:
                 raise error
             self._tally.error(call.verb, error.code)
@@ -96,19 +104,30 @@ class Transport:
         raise AssertionError("the second try returns or raises")
 
     def _call(self, client: ApiClient, call: Call) -> RESTResponse:
-        headers = {"Accept": "application/json"}
+        wanted = {"Accept": "application/json"}
         if call.content_type is not None:
-            headers["Content-Type"] = call.content_type
-        request = client.param_serialize(
+            wanted["Content-Type"] = call.content_type
+        method, url, headers, body, form = client.param_serialize(
             call.method,
             call.path,
             query_params=list(call.query.items()),
-            header_params=headers,
+            header_params=wanted,
             body=None if call.body is None else dict(call.body),
             auth_settings=["BearerToken"],
         )
         timeouts_s = (self._timings.connect_timeout_s, self._timings.answer_timeout_s)
-        return client.call_api(*request, _request_timeout=timeouts_s)
+        return client.call_api(method, url, self._sendable(headers), body, form, _request_timeout=timeouts_s)
+
+    def _sendable(self, headers: dict[str, str]) -> dict[str, str]:
+        """Without the line end of a token's file, as kubectl reads it. Raises ApiError, which does not quote the token.
+
+        http.client would, in the message of its ValueError.
+        """
+        if (token := headers.get(_TOKEN)) is not None:
+            headers[_TOKEN] = token = token.strip()
+            if not (token.isascii() and token.isprintable()):
+                raise no_access(self._access, ValueError("its token has a character that no HTTP header can carry"))
+        return headers
 
     def _ready_client(self) -> ApiClient:
         with self._lock:
@@ -149,12 +168,16 @@ class Stream:
 
         Raises ApiError if the connection breaks, is silent for too long, or carries a line beyond all measure.
         """
-        rest = b""
+        pieces: list[bytes] = []  # of the line that is still coming
         try:
             for chunk in self._response.response.stream(_CHUNK_BYTES, decode_content=True):
-                *lines, rest = (rest + chunk).split(b"\n")
-                yield from (line for line in lines if line.strip())
-                if len(rest) > MOST_LINE_BYTES:
+                *lines, rest = chunk.split(b"\n")
+                if lines:
+                    lines[0] = b"".join([*pieces, lines[0]])
+                    pieces = []
+                    yield from (line for line in lines if line.strip())
+                pieces.append(rest)
+                if len(pieces) * _CHUNK_BYTES > MOST_LINE_BYTES and sum(map(len, pieces)) > MOST_LINE_BYTES:
                     raise HTTPError(f"an event of more than {MOST_LINE_BYTES} bytes")
         except (HTTPError, OSError) as error:
             self._tally.error(self._call.verb, None)
@@ -168,6 +191,16 @@ class Stream:
     def close(self) -> None:
         """From the reading thread: give the connection up. It is in the middle of an answer, so it cannot be reused."""
         self._response.response.close()
+
+
+def _body(response: RESTResponse) -> bytes:
+    """The whole answer. Raises HTTPError if it is beyond all measure."""
+    body = response.response.read(MOST_ANSWER_BYTES + 1, decode_content=True)
+    assert isinstance(body, bytes)
+    if len(body) > MOST_ANSWER_BYTES:
+        response.response.close()
+        raise HTTPError(f"an answer of more than {MOST_ANSWER_BYTES} bytes")
+    return body
 
 
 def _configuration(access: KubeAccess) -> Configuration:

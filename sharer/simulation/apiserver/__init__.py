@@ -7,13 +7,13 @@
         server.wait_requests(4, verb="list", resource="pods")
 
 Read it in this order: `records` (what one sees), `server` (how it is driven), `http` over `api` over `store` with
-`watcher`, `pages`, `selectors`, `fields`, `writes`, `rules`; beside them `kinds`, `statuses`, `authorization`,
-`faults`, `journal`, `discovery`.
+`watcher`, `pages`, `tables`, `selectors`, `fields`, `writes`, `identity`, `rules`, `definitions` with `schemas`; beside
+them `kinds`, `statuses`, `authorization`, `faults`, `journal`, `discovery` with `openapi`.
 
-Not there: PUT, protobuf, OpenAPI, strategic merge and JSON patch, collection deletes, printer columns, schemas of
-custom resources, garbage collection, priority and fairness, admission. Known to differ: a list of a version in the
-future is refused at once (not after 3 s), a pod's deletion never ends by itself (its kubelet is elsewhere), lists in
-objects are not merged.
+Not there: protobuf, strategic merge and JSON patch, collection deletes, tables in watches, CEL and defaults in the
+schemas of custom resources, schemas of built-in kinds, garbage collection, priority and fairness, admission. Known to
+differ: a list of a version in the future is refused at once (not after 3 s), a pod's deletion never ends by itself (its
+kubelet is elsewhere), lists in objects are not merged.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sharer.simulation.apiserver.faults import Fail, Fault, Hang, Reset
 from sharer.simulation.apiserver.kinds import (
     BUDGET,
     CONFIG_MAP,
+    DAEMON_SET,
     EVENT,
     GPU_NODE,
     KINDS,
@@ -29,6 +30,8 @@ from sharer.simulation.apiserver.kinds import (
     NAMESPACE,
     NODE,
     POD,
+    POLICY_BINDING,
+    RUNTIME_CLASS,
     Kind,
 )
 from sharer.simulation.apiserver.objects import config_map_object, container_object, node_object, pod_object
@@ -40,6 +43,7 @@ from sharer.simulation.apiserver.watcher import Ending
 __all__ = [
     "BUDGET",
     "CONFIG_MAP",
+    "DAEMON_SET",
     "EVENT",
     "GPU_NODE",
     "KINDS",
@@ -47,6 +51,8 @@ __all__ = [
     "NAMESPACE",
     "NODE",
     "POD",
+    "POLICY_BINDING",
+    "RUNTIME_CLASS",
     "ApiServer",
     "Ending",
     "Fail",

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from sharer.simulation.apiserver.authorization import Access
+from sharer.simulation.apiserver.definitions import Definitions
 from sharer.simulation.apiserver.discovery import Discovery
-from sharer.simulation.apiserver.kinds import Kinds, Target
+from sharer.simulation.apiserver.kinds import ACCESS_REVIEW, Kinds, Target
 from sharer.simulation.apiserver.pages import Lists, Query
 from sharer.simulation.apiserver.selectors import compile_selectors, named
-from sharer.simulation.apiserver.statuses import Answer, Failure
+from sharer.simulation.apiserver.statuses import Answer, Failure, Object
 from sharer.simulation.apiserver.store import Key, Store
+from sharer.simulation.apiserver.tables import table, wants_table
 from sharer.simulation.apiserver.watcher import Watcher
 from sharer.simulation.apiserver.writes import Write, Writes
 
@@ -31,8 +35,18 @@ class WatchAnswer:
 class Api:
     """Everything of the API server but HTTP itself."""
 
-    def __init__(self, kinds: Kinds, store: Store, access: Access, lists: Lists, writes: Writes, discovery: Discovery):
+    def __init__(
+        self,
+        kinds: Kinds,
+        definitions: Definitions,
+        store: Store,
+        access: Access,
+        lists: Lists,
+        writes: Writes,
+        discovery: Discovery,
+    ) -> None:
         self._kinds = kinds
+        self._definitions = definitions
         self._store = store
         self._access = access
         self._lists = lists
@@ -59,20 +73,25 @@ class Api:
         self._access.authenticate(token)
 
     def answer(
-        self, verb: str, path: str, query: Mapping[str, str], content_type: str, body: bytes
+        self, verb: str, path: str, query: Mapping[str, str], accept: str, content_type: str, body: bytes
     ) -> Answer | WatchAnswer:
         """What the request gets. Raises Failure."""
-        known = self._discovery.answer(path)
+        known = self._discovery.answer(path, accept)
         if known is not None:
             return known
         target = self._kinds.parse(path)
         if target is None:
             raise Failure.no_such_path()
-        self._access.authorize(verb, target, target.name or named(query.get("fieldSelector", "")))
         write = Write(target=target, query=query, content_type=content_type, body=body)
+        if target.kind is ACCESS_REVIEW and verb == "create":  # everybody may ask
+            return self._review(write)
+        self._access.authorize(verb, target, target.name or named(query.get("fieldSelector", "")))
         match verb:
             case "get":
-                return self._get(target)
+                return self._get(target, query, accept)
+            case "list" if wants_table(accept):
+                metadata, page = self._lists.page(target, _query(target, query))
+                return self._table(target, [stored.obj for stored in page], metadata, query)
             case "list":
                 return Answer(code=200, body=self._lists.answer(target, _query(target, query)))
             case "watch":
@@ -81,17 +100,37 @@ class Api:
                 return self._writes.create(write)
             case "patch":
                 return self._writes.patch(write)
+            case "update" if target.name is not None and target.subresource in (None, "status"):
+                return self._writes.update(write)
             case "delete" if target.name is not None and target.subresource is None:
                 return self._writes.delete(write)
             case _:
                 raise Failure(405, "the server does not allow this method on the requested resource")
 
-    def _get(self, target: Target) -> Answer:
+    def _review(self, write: Write) -> Answer:
+        """What whoever asks may do; nothing is stored."""
+        asked = write.read()
+        about = (asked.get("spec") or {}).get("resourceAttributes") or {}
+        resource = "/".join(part for part in (about.get("resource", ""), about.get("subresource")) if part)
+        allowed = self._access.allows(
+            about.get("verb", ""), about.get("group", ""), resource, about.get("namespace"), about.get("name")
+        )
+        return Answer(code=201, body=msgspec.json.encode({**asked, "status": {"allowed": allowed}}))
+
+    def _get(self, target: Target, query: Mapping[str, str], accept: str) -> Answer:
         if target.subresource not in (None, "status"):
             raise Failure(405, "the server does not allow this method on the requested resource")
         assert target.name is not None
         stored = self._store.demand(target.kind, Key(target.namespace or "", target.name))
+        if wants_table(accept):
+            metadata = {"resourceVersion": stored.obj["metadata"]["resourceVersion"]}
+            return self._table(target, [stored.obj], metadata, query)
         return Answer(code=200, body=stored.raw)
+
+    def _table(self, target: Target, objects: list[Object], metadata: Object, query: Mapping[str, str]) -> Answer:
+        include = query.get("includeObject", "")
+        made = table(target.kind, self._definitions.of(target.kind), objects, metadata, include)
+        return Answer(code=200, body=msgspec.json.encode(made))
 
     def _watch(self, target: Target, query: Mapping[str, str]) -> WatchAnswer:
         asked = _query(target, query)

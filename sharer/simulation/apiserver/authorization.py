@@ -48,11 +48,16 @@ class Access:
 
     def authorize(self, verb: str, target: Target, name: str | None) -> None:
         """Raises Failure (403). `name` is the one in the path, or the only one a field selector lets through."""
-        with self._lock:
-            denied = (verb, target.resource) in self._denied
-            granted = self._rules is None or any(_allows(rule, verb, target, name) for rule in self._rules)
-        if denied or not granted:
+        if not self.allows(verb, target.kind.group, target.resource, target.namespace, name):
             raise self._forbidden(verb, target)
+
+    def allows(self, verb: str, group: str, resource: str, namespace: str | None, name: str | None) -> bool:
+        """Whether that would be allowed: what a SelfSubjectAccessReview asks."""
+        with self._lock:
+            return (verb, resource) not in self._denied and (
+                self._rules is None
+                or any(_covered(rule, verb, group, resource, namespace, name) for rule in self._rules)
+            )
 
     def _forbidden(self, verb: str, target: Target) -> Failure:
         kind = target.kind
@@ -66,13 +71,13 @@ class Access:
         )
 
 
-def _allows(rule: Rule, verb: str, target: Target, name: str | None) -> bool:
+def _covered(rule: Rule, verb: str, group: str, resource: str, namespace: str | None, name: str | None) -> bool:
     return (
-        _covers(rule.groups, target.kind.group)
-        and _covers(rule.resources, target.resource)
+        _covers(rule.groups, group)
+        and _covers(rule.resources, resource)
         and _covers(rule.verbs, verb)
         and (not rule.names or name in rule.names)
-        and (rule.namespace is None or rule.namespace == target.namespace)
+        and (rule.namespace is None or rule.namespace == namespace)
     )
 
 

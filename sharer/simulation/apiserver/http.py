@@ -180,8 +180,9 @@ class Handler(BaseHTTPRequestHandler):
             case None:
                 try:
                     self.server.api.authenticate(request.token)
+                    accept = self.headers.get("Accept") or ""
                     answer = self.server.api.answer(
-                        request.verb, request.path, request.query, request.content_type, body
+                        request.verb, request.path, request.query, accept, request.content_type, body
                     )
                 except Failure as failure:
                     answer = failure.answer

@@ -49,11 +49,28 @@ BUDGET = Kind(
     group="policy", version="v1", kind="PodDisruptionBudget", plural="poddisruptionbudgets", namespaced=True,
     subresources=("status",),
 )  # fmt: skip
+DAEMON_SET = Kind(
+    group="apps", version="v1", kind="DaemonSet", plural="daemonsets", namespaced=True, subresources=("status",)
+)  # fmt: skip
+RUNTIME_CLASS = Kind(
+    group="node.k8s.io", version="v1", kind="RuntimeClass", plural="runtimeclasses", namespaced=False
+)  # fmt: skip
+POLICY_BINDING = Kind(
+    group="admissionregistration.k8s.io", version="v1", kind="ValidatingAdmissionPolicyBinding",
+    plural="validatingadmissionpolicybindings", namespaced=False,
+)  # fmt: skip
+ACCESS_REVIEW = Kind(
+    group="authorization.k8s.io", version="v1", kind="SelfSubjectAccessReview", plural="selfsubjectaccessreviews",
+    namespaced=False,
+)  # fmt: skip
 GPU_NODE = Kind(
     group="sharer.dev", version="v1alpha1", kind="GpuNode", plural="gpunodes", namespaced=False,
     subresources=("status",), custom=True,
 )  # fmt: skip
-KINDS = (POD, NODE, EVENT, LEASE, CONFIG_MAP, NAMESPACE, BUDGET, GPU_NODE)
+KINDS = (
+    POD, NODE, EVENT, LEASE, CONFIG_MAP, NAMESPACE, BUDGET, DAEMON_SET, RUNTIME_CLASS, POLICY_BINDING, ACCESS_REVIEW,
+    GPU_NODE,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +89,23 @@ class Target:
 
 
 class Kinds:
-    """Which kinds there are, looked up by path."""
+    """Which kinds there are, looked up by path. Custom ones come and go."""
 
     def __init__(self, kinds: Iterable[Kind]) -> None:
-        self.all = tuple(kinds)
-        self._by_plural = {(kind.group, kind.version, kind.plural): kind for kind in self.all}
+        self._by_plural = {(kind.group, kind.version, kind.plural): kind for kind in kinds}
+
+    @property
+    def all(self) -> tuple[Kind, ...]:
+        """Those that are served now."""
+        return tuple(self._by_plural.values())
+
+    def serve(self, kind: Kind) -> None:
+        """Serve this kind too."""
+        self._by_plural = {**self._by_plural, (kind.group, kind.version, kind.plural): kind}
+
+    def withdraw(self, kind: Kind) -> None:
+        """Serve it no more."""
+        self._by_plural = {key: one for key, one in self._by_plural.items() if one != kind}
 
     def parse(self, path: str) -> Target | None:
         """What a path names; None if it is no path below a group's version. Raises Failure for an unknown resource."""

@@ -15,7 +15,7 @@ import msgspec
 
 from sharer.simulation.apiserver.kinds import Target
 from sharer.simulation.apiserver.selectors import Select
-from sharer.simulation.apiserver.statuses import Failure
+from sharer.simulation.apiserver.statuses import Failure, Object
 from sharer.simulation.apiserver.store import Key, Store, Stored
 
 MOST_SNAPSHOTS = 4096
@@ -56,7 +56,17 @@ class Lists:
             self._snapshots.clear()
 
     def answer(self, target: Target, query: Query) -> bytes:
-        """One page. Raises Failure."""
+        """One page, as the kind's list. Raises Failure."""
+        metadata, page = self.page(target, query)
+        return b'{"kind":"%bList","apiVersion":"%b","metadata":%b,"items":[%b]}\n' % (
+            target.kind.kind.encode(),
+            target.kind.api_version.encode(),
+            msgspec.json.encode(metadata),
+            b",".join(stored.item for stored in page),
+        )
+
+    def page(self, target: Target, query: Query) -> tuple[Object, tuple[Stored, ...]]:
+        """The list's metadata, and the objects of one page. Raises Failure."""
         with self._store.lock:
             scope = f"{target.kind.qualified} {target.namespace}"
             if query.token:
@@ -67,19 +77,14 @@ class Lists:
             page, rest = found, found[:0]
             if query.limit and query.version != "0" and query.match != "NotOlderThan":
                 page, rest = found[: query.limit], found[query.limit :]
-            metadata: dict[str, object] = {"resourceVersion": str(version)}
+            metadata: Object = {"resourceVersion": str(version)}
             if rest:
                 token = _Token(rv=version, namespace=page[-1].key.namespace, name=page[-1].key.name)
                 self._keep((token, scope), rest)
                 metadata["continue"] = token.encode()
                 if not query.has_selector:
                     metadata["remainingItemCount"] = len(rest)
-        return b'{"kind":"%bList","apiVersion":"%b","metadata":%b,"items":[%b]}\n' % (
-            target.kind.kind.encode(),
-            target.kind.api_version.encode(),
-            msgspec.json.encode(metadata),
-            b",".join(stored.item for stored in page),
-        )
+        return metadata, page
 
     def _check_version(self, query: Query) -> int:
         """The version that a fresh list is of."""

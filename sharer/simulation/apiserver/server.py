@@ -14,6 +14,7 @@ import msgspec
 
 from sharer.simulation.apiserver.api import Api
 from sharer.simulation.apiserver.authorization import Access
+from sharer.simulation.apiserver.definitions import Definitions, read_definition
 from sharer.simulation.apiserver.discovery import Discovery
 from sharer.simulation.apiserver.faults import Fault, Faults
 from sharer.simulation.apiserver.http import HttpServer
@@ -50,12 +51,13 @@ class ApiServer:
         self._store = Store(history=self._settings.history)
         self._access = Access(self._settings.user)
         self._lists = Lists(self._store)
-        self._writes = Writes(self._store, self._access)
+        self._definitions = Definitions()
+        self._writes = Writes(self._store, self._access, self._definitions)
         self._faults = Faults()
         self._journal = Journal(self._settings.requests_kept)
-        served = Kinds(kinds)
-        discovery = Discovery(served, self._settings.git_version)
-        self._api = Api(served, self._store, self._access, self._lists, self._writes, discovery)
+        self._kinds = Kinds(kinds)
+        discovery = Discovery(self._kinds, self._definitions, self._settings.git_version)
+        self._api = Api(self._kinds, self._definitions, self._store, self._access, self._lists, self._writes, discovery)
         self._lifecycle = threading.Lock()
         self._http: HttpServer | None = None
         self._port = 0
@@ -100,6 +102,33 @@ class ApiServer:
     def url(self) -> str:
         """Where it listens, or did last: "http://127.0.0.1:12345"."""
         return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self._port}"
+
+    # -- custom kinds
+
+    def define(self, crd: Object) -> Kind:
+        """Serve the kind of a CustomResourceDefinition, and hold its objects to its schema from now on.
+
+        Watches of a kind that was defined otherwise end cleanly. Raises ValueError for what is no structural schema.
+        """
+        definition = read_definition(crd, self._kinds.all)
+        self._end_watches(definition.kind)
+        self._definitions.put(definition)
+        self._kinds.serve(definition.kind)
+        return definition.kind
+
+    def undefine(self, kind: Kind) -> None:
+        """Delete the definition of a custom kind: all its objects go, and its paths with them (404 in plain text)."""
+        with self._store.lock:
+            for stored in self._store.select(kind, None, lambda _: True):
+                self._store.remove(kind, stored.key)
+        self._end_watches(kind)
+        self._kinds.withdraw(kind)
+        self._definitions.remove(kind)
+
+    def _end_watches(self, kind: Kind) -> None:
+        for watcher in self._store.watchers():
+            if watcher.kind == kind:
+                watcher.end(Ending.CLEAN)
 
     # -- objects
 

@@ -1,4 +1,4 @@
-"""Create, patch, apply and delete, with the subresources `status` and `eviction`."""
+"""Create, replace, patch, apply and delete, with the subresources `status` and `eviction`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from sharer.simulation.apiserver.authorization import Access
+from sharer.simulation.apiserver.definitions import Definitions
 from sharer.simulation.apiserver.fields import apply, managed_fields, merge_patch
+from sharer.simulation.apiserver.identity import check_version, identified, main_part, part
 from sharer.simulation.apiserver.kinds import BUDGET, NODE, POD, Kind, Target
 from sharer.simulation.apiserver.rules import MOST_STORED_BYTES, check
 from sharer.simulation.apiserver.statuses import Answer, Failure, Object, success
@@ -19,6 +21,8 @@ from sharer.simulation.apiserver.store import Key, Owners, Store, Stored
 
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
+_SERVERS = ("uid", "creationTimestamp", "resourceVersion", "generation", "managedFields", "deletionTimestamp",
+            "deletionGracePeriodSeconds")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +53,10 @@ class Write:
 class Writes:
     """All writes, one at a time."""
 
-    def __init__(self, store: Store, access: Access, *, seed: int = 0) -> None:
+    def __init__(self, store: Store, access: Access, definitions: Definitions, *, seed: int = 0) -> None:
         self._store = store
         self._access = access
+        self._definitions = definitions
         self._rng = random.Random(seed)
 
     def put(self, kind: Kind, obj: Object) -> Stored:
@@ -85,15 +90,34 @@ class Writes:
         with self._store.lock:
             if not target.kind.custom:  # built-in kinds follow from the path
                 body = {"apiVersion": target.kind.api_version, "kind": target.kind.kind, **body}
-            obj = _identified(target, body)
+            obj = identified(target, body)
             name = obj["metadata"].get("name") or self._generated(obj)
-            obj = {**(obj if target.kind is NODE else _main_part(target.kind, obj))}
+            obj = {**(obj if target.kind is NODE else main_part(target.kind, obj))}
             obj["metadata"] = {**obj["metadata"], "name": name}
             if target.kind is POD:
                 obj["status"] = {"phase": "Pending"}
             if self._store.get(target.kind, Key(target.namespace or "", name)) is not None:
                 raise Failure(409, f'{target.kind.qualified} "{name}" already exists', reason="AlreadyExists")
             return self._finish(write, None, self._born(obj), {})
+
+    def update(self, write: Write) -> Answer:
+        """PUT: replace an object that is there, or its status. Raises Failure."""
+        target = write.target
+        with self._store.lock:
+            before = self._stored(target)
+            if before is None:
+                raise Failure.not_found(target.kind.qualified, target.name or "")
+            wanted = identified(target, write.read())
+            check_version(target, before, wanted)
+            given = {} if target.subresource == "status" else wanted["metadata"]
+            kept = {key: value for key, value in before.obj["metadata"].items() if key in _SERVERS}
+            if target.subresource == "status":
+                result = {**before.obj, "status": wanted.get("status")}
+            else:
+                live = {} if "status" not in target.kind.subresources else {"status": before.obj.get("status")}
+                whole = {**main_part(target.kind, wanted), "metadata": {**given, **kept}}
+                result = whole | {key: value for key, value in live.items() if value is not None}
+            return self._finish(write, before, result, before.owners)
 
     def patch(self, write: Write) -> Answer:
         """PATCH. Raises Failure."""
@@ -132,19 +156,22 @@ class Writes:
             )
         if body.get("metadata", {}).get("managedFields"):
             raise Failure(400, "metadata.managedFields must be nil")
-        wanted = _identified(target, body)
-        part = _part(target, wanted)
+        wanted = identified(target, body)
+        definition = self._definitions.of(target.kind)
+        if definition is not None:
+            definition.refuse_for_apply(wanted)
+        mine = part(target, wanted)
         with self._store.lock:
             before = self._stored(target)
             if before is None:
                 if target.subresource is not None:
                     raise Failure.not_found(target.kind.qualified, target.name or "")
                 self._access.authorize("create", target, target.name)
-            _check_version(target, before, wanted)
-            live = before.obj if before is not None else self._born(part)
+            check_version(target, before, wanted)
+            live = before.obj if before is not None else self._born(mine)
             owners = before.owners if before is not None else {}
             force = write.query.get("force") == "true"
-            result, owners = apply(live, owners, part, (manager, target.subresource or ""), force=force)
+            result, owners = apply(live, owners, mine, (manager, target.subresource or ""), force=force)
             return self._finish(write, before, result, owners)
 
     def _merge(self, write: Write) -> Answer:
@@ -153,10 +180,10 @@ class Writes:
             before = self._stored(target)
             if before is None:
                 raise Failure.not_found(target.kind.qualified, target.name or "")
-            _check_version(target, before, patch)
-            result = merge_patch(before.obj, _part(target, patch))
+            check_version(target, before, patch)
+            result = merge_patch(before.obj, part(target, patch))
             assert isinstance(result, dict)
-            return self._finish(write, before, _identified(target, result), before.owners)
+            return self._finish(write, before, identified(target, result), before.owners)
 
     def _stored(self, target: Target) -> Stored | None:
         if target.name is None:
@@ -168,8 +195,12 @@ class Writes:
         kind = write.target.kind
         check(kind, obj)
         code = 200 if before is not None else 201
+        warnings: Mapping[str, str] = {}
+        if (definition := self._definitions.of(kind)) is not None:
+            obj, warnings = definition.prune(obj, write.query.get("fieldValidation", "Warn"))
+            definition.check(obj)
         if before is not None and obj == before.obj and owners == before.owners:
-            return Answer(code=code, body=before.raw)
+            return Answer(code=code, body=before.raw, headers=warnings)
         metadata = obj["metadata"]
         if before is not None and obj.get("spec") != before.obj.get("spec"):
             metadata = {**metadata, "generation": metadata.get("generation", 1) + 1}
@@ -180,8 +211,8 @@ class Writes:
         if len(raw) > MOST_STORED_BYTES:
             raise Failure(500, "etcdserver: request is too large", reason="")
         if write.dry_run:
-            return Answer(code=code, body=raw)
-        return Answer(code=code, body=self._store.write(kind, obj, owners).raw)
+            return Answer(code=code, body=raw, headers=warnings)
+        return Answer(code=code, body=self._store.write(kind, obj, owners).raw, headers=warnings)
 
     def _born(self, obj: Object) -> Object:
         metadata = {
@@ -252,55 +283,6 @@ class Writes:
         elif "deletionTimestamp" not in metadata:
             marks = {"deletionTimestamp": _now(grace_s), "deletionGracePeriodSeconds": grace_s}
             self._store.write(kind, {**stored.obj, "metadata": {**metadata, **marks}}, stored.owners)
-
-
-def _identified(target: Target, obj: Object) -> Object:
-    """The object with the path's identity. Raises Failure (400) if it says that it is another one."""
-    kind = target.kind
-    if (obj.get("apiVersion"), obj.get("kind")) != (kind.api_version, kind.kind):
-        raise Failure(
-            400, f"{obj.get('apiVersion')}, Kind={obj.get('kind')} does not match {kind.api_version}, Kind={kind.kind}"
-        )
-    metadata = dict(obj.get("metadata") or {})
-    if target.name is not None and metadata.setdefault("name", target.name) != target.name:
-        raise Failure(
-            400, f"the name of the object ({metadata['name']}) does not match the name on the URL ({target.name})"
-        )
-    if kind.namespaced and metadata.setdefault("namespace", target.namespace) != target.namespace:
-        raise Failure(400, "the namespace of the provided object does not match the namespace sent on the request")
-    return {**obj, "metadata": metadata}
-
-
-def _part(target: Target, obj: Object) -> Object:
-    """What a write through this path can change: `status` or everything else. The rest is dropped without a word."""
-    if target.subresource == "status":
-        return {key: value for key, value in obj.items() if key == "status"}
-    return _main_part(target.kind, obj)
-
-
-def _main_part(kind: Kind, obj: Object) -> Object:
-    if "status" not in kind.subresources:
-        return obj
-    return {key: value for key, value in obj.items() if key != "status"}
-
-
-def _check_version(target: Target, before: Stored | None, wanted: Object) -> None:
-    metadata = wanted.get("metadata") or {}
-    qualified = target.kind.qualified
-    present = before.obj["metadata"] if before is not None else {}
-    if target.subresource is None and metadata.get("uid") and before is not None and metadata["uid"] != present["uid"]:
-        raise Failure.invalid(
-            target.kind.qualified_kind,
-            str(target.name),
-            "metadata.uid",
-            f'Invalid value: "{metadata["uid"]}": field is immutable',
-        )
-    if metadata.get("resourceVersion") and metadata["resourceVersion"] != present.get("resourceVersion"):
-        raise Failure(
-            409,
-            f'Operation cannot be fulfilled on {qualified} "{target.name}": the object has been modified; '
-            "please apply your changes to the latest version and try again",
-        )
 
 
 def _check_preconditions(kind: Kind, stored: Stored, options: Object) -> None:
