@@ -1,0 +1,99 @@
+"""Nodes and Leases in the core's words, as far as a report about the fleet needs them."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+
+import msgspec
+
+from sharer.adapters.kube.pods import is_extended, whole_number
+from sharer.adapters.kube.wire import ObjectMeta
+from sharer.core.cluster_facts import LeaseFacts, NodeFacts, is_telling
+
+
+class _Read(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
+    """Fields in camelCase, unknown ones skipped."""
+
+
+class Condition(_Read, frozen=True):
+    """One of a Node's."""
+
+    type: str
+    status: str = "Unknown"
+    reason: str = ""
+    message: str = ""
+
+
+class NodeSpec(_Read, frozen=True):
+    """Of a Node."""
+
+    unschedulable: bool = False
+
+
+class NodeStatus(_Read, frozen=True):
+    """Of a Node."""
+
+    capacity: dict[str, str] | None = None
+    allocatable: dict[str, str] | None = None
+    conditions: list[Condition] | None = None
+
+
+class Node(_Read, frozen=True):
+    """A Node."""
+
+    metadata: ObjectMeta
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class LeaseSpec(_Read, frozen=True):
+    """Of a Lease."""
+
+    lease_duration_seconds: int | None = None
+    renew_time: str | None = None
+
+
+class Lease(_Read, frozen=True):
+    """A Lease."""
+
+    metadata: ObjectMeta
+    spec: LeaseSpec = LeaseSpec()
+
+
+def node_facts(node: Node) -> NodeFacts:
+    """A Node in the core's words."""
+    ready = next((one for one in node.status.conditions or () if one.type == "Ready"), None)
+    why = None if ready is None else ": ".join(part for part in (ready.reason, ready.message) if part)
+    capacity, allocatable = _extended(node.status.capacity), _extended(node.status.allocatable)
+    return NodeFacts(
+        name=node.metadata.name,
+        ready=None if ready is None else ready.status == "True",
+        not_ready_reason=None if ready is None or ready.status == "True" else why or None,
+        cordoned=node.spec.unschedulable,
+        labels={key: value for key, value in (node.metadata.labels or {}).items() if is_telling(key)},
+        capacity=capacity,
+        allocatable=capacity if allocatable == capacity else allocatable,  # 5,000 nodes have few different ones
+    )
+
+
+def _extended(amounts: Mapping[str, str] | None) -> dict[str, int | None]:
+    return {name: whole_number(amount) for name, amount in (amounts or {}).items() if is_extended(name)}
+
+
+def lease_facts(lease: Lease, now: datetime.datetime) -> LeaseFacts | None:
+    """A Lease at `now`, which has a time zone; None: nobody has renewed it yet, or it does not say when."""
+    spec = lease.spec
+    if spec.renew_time is None or spec.lease_duration_seconds is None:
+        return None
+    try:
+        renewed = datetime.datetime.fromisoformat(spec.renew_time)
+    except ValueError:
+        return None
+    if renewed.tzinfo is None:
+        return None
+    return LeaseFacts(
+        key=f"{lease.metadata.namespace}/{lease.metadata.name}",
+        renewed_at=spec.renew_time,
+        overdue_s=(now - renewed).total_seconds() - spec.lease_duration_seconds,
+    )
