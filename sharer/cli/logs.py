@@ -15,10 +15,17 @@ def set_up_logging(log_format: str) -> None:
 
 
 class TextLines(logging.Formatter):
-    """`2026-01-31T12:00:00.123Z INFO found 2 × NVIDIA A100`, and a traceback below where there is one."""
+    """`2026-01-31T12:00:00.123Z INFO found 2 × NVIDIA A100`; what is longer than a line goes on below, indented.
+
+    So a line that begins with a time is the agent's own, whatever people write into names, labels and policies.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, or lines."""
+        return "\n  ".join(_printable(line) for line in super().format(record).split("\n"))
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - logging's
         """The time in UTC, to the millisecond."""
@@ -41,6 +48,13 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return json.dumps(fields, ensure_ascii=False)
+
+
+def _printable(line: str) -> str:
+    """The line without what would move a terminal's cursor, or end it."""
+    if line.isprintable():
+        return line
+    return "".join(letter if letter.isprintable() or letter == "\t" else ascii(letter)[1:-1] for letter in line)
 
 
 def _utc(record: logging.LogRecord) -> str:

@@ -38,3 +38,17 @@ def test_a_traceback_stays_within_its_json_line() -> None:
     line = JsonLines().format(record("failed", failed=True))
     assert "\n" not in line
     assert json.loads(line)["traceback"].endswith("ValueError: broken")
+
+
+def test_no_text_line_but_the_first_of_an_event_looks_like_one() -> None:
+    forged = "no policy\n2026-01-01T00:00:00.000Z INFO all is well\r\x1b[2J"
+    first, second = TextLines().format(record(forged)).split("\n")
+    assert first == "2026-01-01T00:00:00.123Z WARNING no policy"
+    assert second == "  2026-01-01T00:00:00.000Z INFO all is well\\r\\x1b[2J"
+
+
+def test_a_traceback_follows_its_text_line_indented() -> None:
+    lines = TextLines().format(record("failed", failed=True)).split("\n")
+    assert lines[0].endswith("WARNING failed")
+    assert all(line.startswith("  ") for line in lines[1:])
+    assert lines[-1].endswith("ValueError: broken")
