@@ -1,0 +1,124 @@
+"""Values that cannot work are refused, with the way out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.chart import CHART, objects, refusal
+
+INLINE = {"default": {"rules": [{"match": {}, "strategy": "time-slicing", "slices": 2}]}}
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"policy": {"inline": INLINE, "existingConfigMap": "x"}}, "remove one of them"),
+        ({"policy": {"inline": {"a100": "x"}}}, 'no key "default" (it has a100)'),
+        ({"policy": {"inline": {"default": ""}}}, "/policy/inline/default"),
+        ({"policy": {"inline": {"default": {}}}}, "/policy/inline/default"),
+        ({"policy": {"inline": {"default": ["rules"]}}}, "/policy/inline/default"),
+        ({"policy": {"inline": {"no/key": "x", "default": "x"}}}, "'no/key' does not match"),
+        ({"policy": {"inline": "text"}}, "/policy/inline"),
+        ({"policy": {"name": "x"}}, "additional properties 'name' not allowed"),
+        ({"policy": {"map": {}}}, "additional properties 'map' not allowed"),
+        ({"policy": {"create": True}}, "additional properties 'create' not allowed"),
+        ({"policy": {"default": "x"}}, "additional properties 'default' not allowed"),
+    ],
+    ids=str,
+)
+def test_a_policy_that_could_not_be_in_force_is_refused(values: Mapping[str, object], says: str) -> None:
+    """P06: a name in the wrong place, data that is empty, a default that is not among the keys, both ways at once."""
+    assert says in refusal(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"kubernetes": {"enabled": False}}, "set policy.source=mount, or kubernetes.enabled=true"),
+        ({"kubernetes": {"enabled": False}, "policy": {"source": "mount"}}, "set features.publish=false"),
+        ({"features": {"evict": True, "hostPids": False}}, "set features.hostPids=true"),
+        ({"features": {"driverLimits": True, "hostPids": False}}, "needs features.hostPids=true"),
+        ({"features": {"mps": True}, "driver": {"access": "privileged"}}, "set driver.access=envvar or volume-mounts"),
+        ({"crd": {"install": False}}, "set crd.install=true, or features.publish=false"),
+        ({"driver": {"folder": "/run/nvidia"}}, "Set driver.access=privileged"),
+        ({"driver": {"access": "nri", "library": "/x"}}, "Set driver.access=privileged"),
+        (
+            {"driver": {"access": "privileged", "folder": "/run/nvidia/driver/usr/lib64"}},
+            "set driver.folder=/run/nvidia",
+        ),
+        ({"distribution": "bottlerocket"}, "set driver.access=volume-mounts"),
+        ({"distribution": "bottlerocket", "driver": {"access": "privileged"}}, "set driver.folder"),
+        ({"nodes": "all", "affinity": {"nodeAffinity": {}, "podAffinity": {}}}, "leave nodes out, or affinity empty"),
+        ({"http": {"port": 0}, "monitoring": {"podMonitor": {"enabled": True}}}, "set http.port=9465"),
+        ({"admission": {"resources": {"gpu": 1}}}, "nvidia.com/gpu.shared"),
+        ({"admission": {"resources": None}}, "admission.resources is empty"),
+        (
+            {"policy": {"inline": {"default": {"rules": [{"strategy": "mps", "resource": "a.io/b", "slices": 2}]}}}},
+            "--set admission.resources.a\\.io/b=1",
+        ),
+        (
+            {"policy": {"inline": {"default": {"rules": [{"strategy": "mps", "slices": 4, "request": {"max": 2}}]}}}},
+            "set both to the same number",
+        ),
+        (
+            {"policy": {"inline": {"default": {"rules": [{"strategy": "mps", "slices": 4}]}}}},
+            "uses MPS, and features.mps is false",
+        ),
+        (
+            {"policy": {"inline": {"default": {"rules": [{"strategy": "mps", "memory": {"onExceed": "evict"}}]}}}},
+            "set features.evict=true, or onExceed: report",
+        ),
+        (
+            {"policy": {"inline": {"default": "rules: [{strategy: time-slicing, memory: {required: true}}]"}}},
+            "set features.driverLimits=true",
+        ),
+        ({"distribution": "openshift"}, "/distribution"),
+        ({"updateStrategy": {"maxUnavailable": 0}}, "/updateStrategy/maxUnavailable"),
+        ({"updateStrategy": {"maxSurge": 1}}, "additional properties 'maxSurge' not allowed"),
+        ({"image": {"digest": "sha256:1"}}, "/image/digest"),
+        ({"host": {"cdiDirs": "/etc/cdi"}}, "/host/cdiDirs"),
+        ({"host": {"stateDir": "relative"}}, "/host/stateDir"),
+        ({"features": {"limits": True}}, "additional properties 'limits' not allowed"),
+        ({"features": {"evict": "true"}}, "/features/evict"),
+        ({"injection": {"ways": "cdi,magic"}}, "/injection/ways"),
+        ({"replicas": 4}, "additional properties 'replicas' not allowed"),
+    ],
+    ids=str,
+)
+def test_values_that_cannot_work_are_refused_with_the_way_out(values: Mapping[str, object], says: str) -> None:
+    """P06: charts that render fine and cannot work."""
+    assert says in refusal(values)
+
+
+def test_every_problem_is_said_at_once() -> None:
+    said = refusal({"kubernetes": {"enabled": False}, "driver": {"folder": "/x"}})
+    assert "policy.source" in said
+    assert "features.publish" in said
+    assert "driver.folder" in said
+
+
+def test_a_policy_that_is_wrong_in_itself_is_left_to_its_own_check() -> None:
+    """The init container's parser names line and cure; the template only must not trip over it."""
+    rules = [{"strategy": "time-slicing", "memory": "much", "request": [1]}, "text", {"strategy": ["mps"]}]
+    for wrong in (rules, "text", {"a": 1}):
+        assert objects({"policy": {"inline": {"default": {"rules": wrong}}}})
+
+
+def test_the_schema_knows_every_value_and_no_other() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def compare(part: Mapping[str, Any], value: Mapping[str, Any], path: str) -> None:
+        assert part["additionalProperties"] is False, path
+        assert part["properties"].keys() - {"global"} == value.keys(), path
+        for name, inner in value.items():
+            known = part["properties"][name]
+            if isinstance(inner, dict) and "properties" in known:
+                compare(known, inner, f"{path}.{name}")
+
+    compare(schema, values, "")
