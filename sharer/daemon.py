@@ -7,21 +7,17 @@ known. At the end: streams, then the driver, then the lock (kubelet-contract §1
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import ParamSpec
+from typing import TYPE_CHECKING, ParamSpec
 
-from sharer.adapters.local_socket import LocalSocket
 from sharer.adapters.lock import AgentLock
 from sharer.adapters.nvml import LibrarySource
 from sharer.adapters.yaml_text import read_policy_text
-from sharer.core.errors import NodeError, SharerError
+from sharer.core.errors import FinalError, SharerError
 from sharer.core.policy import Policy
 from sharer.core.ports import PolicyText, XidEvent
 from sharer.enforcers import ENFORCERS
@@ -32,17 +28,25 @@ from sharer.flows.health import disagrees, look, take_xids, watch_xids
 from sharer.flows.inbox import Hint, Inbox, News
 from sharer.flows.links import LinkReader, read_links
 from sharer.flows.means import MeansCheck
+from sharer.flows.mps import MpsWatch
 from sharer.flows.observe import follow, follow_holders, next_look_s, observe
 from sharer.flows.offer import offer
+from sharer.flows.pause import pause
 from sharer.flows.prestart import PreStart
 from sharer.flows.recover import recover
 from sharer.flows.refresh import refresh
 from sharer.flows.reload import reload
 from sharer.flows.state import NodeState
+from sharer.flows.told import Told
 from sharer.outside import Outside, open_outside
+from sharer.published import answer_reports, in_background, start_announcing, start_pages
 from sharer.settings import Settings
 
-CYCLE_S = 2.0  # a changed policy, a driver that came late, a GPU that does not answer are noticed within this time
+if TYPE_CHECKING:  # imported after the kubelet has registered us
+    from sharer.flows.announce import Announcing
+    from sharer.pages import PageServer
+
+CYCLE_S = 3.0  # a changed policy, a driver that came late, a GPU that does not answer are noticed within this time
 REFRESH_S = 10.0  # between two full looks at a driver that answers
 API_AFTER_S = 10.0  # at the latest: the official client is imported after the kubelet has registered us (DESIGN §10)
 REGISTERING_S = 0.05  # a registration takes some 20 ms, and longer if `List` and all else is asked at the same time
@@ -53,10 +57,13 @@ P = ParamSpec("P")
 log = logging.getLogger(__name__)
 
 
-def run(settings: Settings, stop: threading.Event, *, library: LibrarySource | None = None) -> None:
+def run(
+    settings: Settings, stop: threading.Event, *, library: LibrarySource | None = None, cycle_s: float = CYCLE_S
+) -> None:
     """Share this node's GPUs until told to stop.
 
-    `library` stands in for the driver's library on a simulated node. Raises NodeError if RUN_DIR cannot be used.
+    On a simulated node `library` stands in for the driver's library, and a shorter `cycle_s` makes a demo shorter.
+    Raises NodeError if RUN_DIR cannot be used, and FinalError if only another process can go on.
     """
     lock = AgentLock(settings.run_dir / "agent.lock")
     if not lock.acquire(stop):
@@ -64,12 +71,15 @@ def run(settings: Settings, stop: threading.Event, *, library: LibrarySource | N
     try:
         state = NodeState()
         with open_outside(settings, library) as outside, answer_reports(settings, state):
-            share(outside, state, stop)
+            try:
+                share(settings, outside, state, stop, cycle_s)
+            finally:
+                stop.set()  # one that ends by itself ends like one that is told to
     finally:
         lock.release()
 
 
-def share(outside: Outside, state: NodeState, stop: threading.Event) -> None:
+def share(settings: Settings, outside: Outside, state: NodeState, stop: threading.Event, cycle_s: float) -> None:
     """Go round: read what is wanted, look at what exists, offer what follows. A failed step is tried next time."""
     inbox, said = Inbox(), Sayings(stop)
 
@@ -78,37 +88,50 @@ def share(outside: Outside, state: NodeState, stop: threading.Event) -> None:
         outside.slow.interrupt()
         inbox.ring()
         enforcing.wake("")
+        if announcing is not None:
+            announcing.end()
+        if pages is not None:
+            pages.end()
 
     def answers_for(resource: str) -> Answers:
         return Answers(state, resource, ENFORCERS, inbox.put, pre_start)
 
-    means = MeansCheck(outside.enforcers)
+    means, mps = MeansCheck(outside.enforcers), MpsWatch(outside.open_mps)
     pre_start = PreStart(state, outside.enforcers, outside.containers, outside.new_checkpoint())
     enforcing = Enforcing(state, outside.enforcers, outside.containers, outside.new_checkpoint())
     enforcer: threading.Thread | None = None
+    announcing: Announcing | None = None
+    pages: PageServer | None = None
+    told = Told(has_api=outside.api is not None)
     links = LinkReader(outside.topology, inbox.ring)
     in_background("stop", wake_at_the_end)
-    in_background("xids", partial(watch_xids, outside.health, inbox, stop))
+    in_background("xids", partial(watch_xids, outside.health, inbox, stop, lambda: state.view.driver_problem))
     follow(outside.sources, inbox)
     news: list[News] = []
     refreshed_s = looked_s = -REFRESH_S
     started_s, registering = time.monotonic(), True
     while not stop.is_set():
-        now_s = time.monotonic()
-        is_due = now_s - looked_s >= CYCLE_S  # the inbox wakes us more often
+        now_s = state.went_round_s = time.monotonic()
+        is_due = now_s - looked_s >= cycle_s  # the inbox wakes us more often
         if is_due or Hint.STEERING in news:
+            said.attempt("pause", pause, state, outside.pausable, outside.all_labels(), settings.pause_label)
             said.attempt(
                 "policy", reload, state, outside.policy_source, outside.policy_memory, read_policy,
                 node_name=outside.node_name, labels=outside.labels(), now_s=now_s,
             )  # fmt: skip
-        if is_due:
-            looked_s = now_s
+        if is_due and not state.view.let_go:
             if now_s - refreshed_s >= REFRESH_S or state.view.driver_problem is not None or disagrees(state):
                 said.attempt("driver", refresh, state, outside.driver, outside.facts)
                 refreshed_s = now_s
             said.attempt("health", look, state, outside.health, now_s)
+        if is_due:
+            looked_s = now_s
+        if state.view.paused is None:
+            said.attempt("mps", mps, state, now_s)
         said.attempt("means", means, state, now_s)
+        enforcing.notice(state.view)
         state.change(enforcement=enforcing.found.enforcement, excesses=enforcing.found.excesses)
+        said.attempt("told", told.take_over, state)
         said.attempt("xids", take_xids, state, [one for one in news if isinstance(one, XidEvent)], now_s)
         said.attempt("recover", recover, state, outside.annotations(), now_s, time.time())
         said.attempt("links", read_links, state, links)
@@ -117,12 +140,17 @@ def share(outside: Outside, state: NodeState, stop: threading.Event) -> None:
         said.attempt("offer", offer, state, outside.kubelet, outside.specs, answers_for, time.monotonic())
         said.attempt("findings", look_for_findings, state, now_s)
         follow_holders(state, outside.sources, inbox)
+        if announcing is not None:
+            announcing.look_at(state.view)
         if registering and not is_registering(outside, state, now_s - started_s):
             registering = False
             enforcer = in_background("enforce", partial(enforcing.run, stop))
+            if settings.http is not None:
+                pages = start_pages(settings.http, settings, outside, state, stop)
             if outside.api is not None:
                 outside.api.start(inbox.put, partial(inbox.put, Hint.STEERING))
-        wait_s = min(looked_s + CYCLE_S, next_look_s(state.view)) - time.monotonic()
+                announcing = start_announcing(settings, outside, outside.api, told, stop)
+        wait_s = min(looked_s + cycle_s, next_look_s(state.view)) - time.monotonic()
         news = inbox.wait(max(wait_s, REGISTERING_S) if registering else wait_s)
     if enforcer is not None:
         enforcer.join(ENFORCER_END_S)
@@ -139,40 +167,6 @@ def read_policy(wanted: PolicyText) -> Policy:
     return read_policy_text(wanted.text, wanted.source)
 
 
-@contextlib.contextmanager
-def answer_reports(settings: Settings, state: NodeState) -> Iterator[None]:
-    """Have the local socket tell what the node's state is; an agent without one is an agent all the same."""
-    started_s, started_wall_s = time.monotonic(), time.time()
-
-    def answer() -> bytes:
-        # The first report imports what only reports need, on the socket's thread: 30 ms that no start has to wait for.
-        from sharer.adapters.documents import to_bytes
-        from sharer.core.known import About
-        from sharer.flows.report import report, stamper
-
-        stamp = stamper(started_s, started_wall_s)
-        about = About(node_name=settings.node_name, version=installed_version(), kernel=os.uname().release)
-        return to_bytes(report(state.view, about, time.monotonic(), stamp))
-
-    with contextlib.closing(LocalSocket(settings.run_dir, answer)) as server:
-        try:
-            server.open()
-        except NodeError as error:
-            log.warning("%s", error)
-        yield
-
-
-@functools.cache
-def installed_version() -> str:
-    """This program's version."""
-    import importlib.metadata  # only a report needs it, and it brings much along
-
-    try:
-        return importlib.metadata.version("sharer")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown (run from source, not installed)"
-
-
 class Sayings:
     """Logs what each step of the cycle says, once for as long as it says the same; what fails at the end is no news."""
 
@@ -181,9 +175,11 @@ class Sayings:
         self._last: dict[str, str] = {}
 
     def attempt(self, name: str, step: Callable[P, str | None], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Run a step and log its sentence, or its error."""
+        """Run a step and log its sentence, or its error. Raises FinalError: no next time will be better."""
         try:
             sentence, level = step(*args, **kwargs), logging.INFO
+        except FinalError:
+            raise
         except SharerError as error:
             sentence, level = str(error), logging.DEBUG if self._stop.is_set() else logging.WARNING
         if sentence is None:
@@ -191,10 +187,3 @@ class Sayings:
             return
         log.log(logging.DEBUG if self._last.get(name) == sentence else level, "%s", sentence)
         self._last[name] = sentence
-
-
-def in_background(name: str, work: Callable[[], object]) -> threading.Thread:
-    """Run this on a thread that does not keep the process alive."""
-    thread = threading.Thread(target=work, name=name, daemon=True)
-    thread.start()
-    return thread

@@ -13,9 +13,9 @@ from sharer.adapters.checkpoint import FILE_NAME as CHECKPOINT_NAME
 from sharer.adapters.checkpoint import Checkpoint
 from sharer.adapters.container_cgroups import CgroupTree
 from sharer.adapters.injection import HostPaths, InjectionFacts
-from sharer.adapters.kube.access import choose_access
+from sharer.adapters.kube.access import choose_access, own_namespace
 from sharer.adapters.kube.follow import FollowedApi
-from sharer.adapters.kubelet import GrpcKubeletLink
+from sharer.adapters.kubelet import GrpcKubeletLink, KubeletCounters
 from sharer.adapters.nvml import InstalledLibrary, LibrarySource, NvmlDriver
 from sharer.adapters.podresources import PodResources
 from sharer.adapters.policy_memory import LastGoodPolicy
@@ -24,6 +24,7 @@ from sharer.adapters.processes import ProcFs
 from sharer.adapters.watch import DirectoryWatch
 from sharer.core.enforcer import ContainerCgroups, Enforcer, Reach
 from sharer.core.errors import NodeError
+from sharer.core.mps_state import MpsPlaces, MpsState, MpsStates
 from sharer.core.policy_choice import NodeLabels, labels_of
 from sharer.core.ports import (
     CheckpointSource,
@@ -32,14 +33,15 @@ from sharer.core.ports import (
     HealthSource,
     Interruptible,
     KubeletLink,
+    Pausable,
     PolicyMemory,
     PolicySource,
     SliceSpecs,
     TopologySource,
 )
+from sharer.core.values import dataclass
 from sharer.enforcers import ENFORCERS, make_enforcers
 from sharer.flows.observe import Sources
-from sharer.core.values import dataclass
 from sharer.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -56,20 +58,29 @@ class Outside:
     health: HealthSource
     topology: TopologySource
     slow: Interruptible  # the driver, as what may hang
+    pausable: Pausable  # the driver, as what can be let go of
     facts: FactsReader
     specs: SliceSpecs
     kubelet: KubeletLink
+    kubelet_counters: Callable[[], KubeletCounters]
     sources: Sources
     enforcers: Sequence[Enforcer]
     containers: ContainerCgroups
+    open_mps: Callable[[], tuple[MpsStates, MpsPlaces]]  # what the host has of MPS control daemons
     new_checkpoint: Callable[[], CheckpointSource]  # a reader for one more thread
     api: FollowedApi | None  # None: the API server is not asked
+    namespace: str | None  # of this agent; None: not known, so that it has no Lease
 
     def labels(self) -> NodeLabels:
         """What this node's labels say, as far as they are known."""
         if self.api is None:
             return labels_of(None, None, self.node_name)
         return labels_of(self.api.node, self.api.sync_of("node"), self.node_name)
+
+    def all_labels(self) -> Mapping[str, str] | None:
+        """Every label of this node; None: not known."""
+        node = None if self.api is None else self.api.node
+        return None if node is None else node.labels
 
     def annotations(self) -> Mapping[str, str]:
         """This node's annotations of ours; none as long as they are not known."""
@@ -96,6 +107,7 @@ def open_outside(settings: Settings, library: LibrarySource | None) -> Iterator[
             opt_ins=settings.opt_ins,
         )
         api = open_api(settings, closing)
+        mps = MpsFiles(settings.mps_dir)
         containers = CgroupTree(settings.cgroup_root, settings.proc_root, watch)
         yield Outside(
             node_name=settings.node_name,
@@ -105,15 +117,39 @@ def open_outside(settings: Settings, library: LibrarySource | None) -> Iterator[
             health=driver,
             topology=driver,
             slow=driver,
+            pausable=driver,
             facts=facts,
             specs=facts,
             kubelet=kubelet,
+            kubelet_counters=kubelet.counters,
             sources=open_sources(settings, watch, driver, api, closing),
-            enforcers=make_enforcers(Reach(limits=driver, cgroups=containers)),
+            enforcers=make_enforcers(Reach(limits=driver, cgroups=containers, mps=mps.states)),
+            open_mps=mps.open,
             containers=containers,
             new_checkpoint=lambda: Checkpoint(checkpoint_path(settings), watch),
             api=api,
+            namespace=settings.namespace or own_namespace(choose_access(settings.kubernetes, os.environ)),
         )
+
+
+class MpsFiles:
+    """What the host has of MPS control daemons. Its code is imported when a policy first asks for MPS; few do."""
+
+    def __init__(self, mps_dir: Path) -> None:
+        self._dir = mps_dir
+        self._opened: tuple[MpsStates, MpsPlaces] | None = None
+
+    def open(self) -> tuple[MpsStates, MpsPlaces]:
+        """The daemons' states and directories."""
+        if self._opened is None:
+            from sharer.adapters.mps import MpsDirectories, MpsStateFiles
+
+            self._opened = MpsStateFiles(self._dir), MpsDirectories(self._dir)
+        return self._opened
+
+    def states(self) -> Mapping[str, MpsState]:
+        """The last state of each daemon; none as long as nothing was opened. For any thread."""
+        return {} if self._opened is None else self._opened[0].read()
 
 
 def checkpoint_path(settings: Settings) -> Path:

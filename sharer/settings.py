@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sharer.core.edits import Injection, OptIns
 from sharer.core.injection import is_cdi_kind
-
 from sharer.core.values import dataclass
+
 ENV_PREFIX = "SHARER_AGENT_"
+PAUSE_LABELS = tuple(f"nvidia.com/gpu.deploy.{what}" for what in ("client", "device-plugin", "gpu-feature-discovery"))
+"""Of the GPU Operator: `client` since 26.7. What is "false", as the device plugin should be where we are, stays so."""
+_LINK = re.compile(r"_SERVICE_(HOST|PORT)[_=]|_PORT=(tcp|udp|sctp)://|_PORT_\d+_(TCP|UDP|SCTP)[_=]")
+"""What Kubernetes puts into every pod for a Service, as one called sharer-agent-http that somebody has made."""
 EPILOG = """\
 Every flag is also a variable: --device-plugin-dir is SHARER_AGENT_DEVICE_PLUGIN_DIR.
 
@@ -36,6 +41,7 @@ class Settings:
     checkpoint: Path | None = None  # the kubelet's; None: in the device-plugin directory
     run_dir: Path = Path("/run/sharer")
     state_dir: Path = Path("/var/lib/sharer")
+    mps_dir: Path = Path("/var/lib/sharer/mps")  # below state_dir unless it is set
     host_root: Path = Path("/")
     dev_root: Path = Path("/dev")
     proc_root: Path = Path("/proc")
@@ -49,7 +55,12 @@ class Settings:
     gds: bool = False
     mofed: bool = False
     gdrcopy: bool = False
+    http: tuple[str, int] | None = None  # address and port for metrics and probes; "": every address; None: not served
     kubernetes: str = "off"  # "off", "auto" or the path of a kubeconfig
+    publish: bool = True  # whether the node is told of by a GpuNode and a Lease, where there is an API server
+    namespace: str | None = None  # of this agent, for its Lease; None: as the pod's service account says
+    node_labels: bool = False  # whether the Node is labelled with what its GPUs are
+    pause_label: tuple[str, ...] = PAUSE_LABELS
     log_format: str = "text"
 
     @property
@@ -66,13 +77,15 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
     parser = _parser()
     known = {ENV_PREFIX + name.upper(): name for name in vars(parser.parse_args([]))}
     for variable in sorted(environment):
-        if not variable.startswith(ENV_PREFIX) or variable.endswith("_SERVICE_HOST"):
+        if not variable.startswith(ENV_PREFIX):
             continue
         if variable in known:
             parser.set_defaults(**{known[variable]: environment[variable]})
-        elif near := _similar(variable, known):
+        elif not _LINK.search(f"{variable}={environment[variable]}") and (near := _similar(variable, known)):
             parser.error(f"the variable {variable} is not known; did you mean {near}?")
-    return Settings(**vars(parser.parse_args(arguments)))
+    found = vars(parser.parse_args(arguments))
+    found["mps_dir"] = found["mps_dir"] or found["state_dir"] / "mps"
+    return Settings(**found)
 
 
 def _similar(variable: str, known: Iterable[str]) -> str | None:
@@ -111,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     option("--checkpoint", None, "the kubelet's checkpoint (default: in --device-plugin-dir)", "FILE")
     option("--run-dir", str(defaults.run_dir), "lock and last good policy; may be lost at a reboot", "DIR")
     option("--state-dir", str(defaults.state_dir), "what containers are given paths to; outlives a reboot", "DIR")
+    option("--mps-dir", None, "the same directory as `sharer mps` is given (default: mps in --state-dir)", "DIR")
     option("--host-root", str(defaults.host_root), "where this process sees the host's /", "DIR")
     option("--dev-root", str(defaults.dev_root), "where this process sees the host's /dev", "DIR")
     option("--proc-root", str(defaults.proc_root), "where this process sees the host's /proc", "DIR")
@@ -140,6 +154,15 @@ def _parser() -> argparse.ArgumentParser:
         "off|auto|PATH",
         str,
     )
+    option("--publish", "auto", "a GpuNode and a Lease: auto (where there is an API), or off", "auto|off", _publish)
+    namespace = os.environ.get("POD_NAMESPACE") or None
+    option("--namespace", namespace, "this agent's namespace, for its Lease (default: its pod's)", "NAME", str)
+    option("--http", "off", "where metrics and probes are served, such as :9400", "ADDRESS:PORT|off", _http)
+    option("--node-labels", "off", "label this Node with product, memory and count of its GPUs", "on|off", _on_off)
+    option(
+        "--pause-label", ",".join(defaults.pause_label), "the Node's labels by which a driver's manager pauses us, as a"
+        " comma list; off: none", "KEY,KEY|off", _label_keys,
+    )  # fmt: skip
     option("--log-format", defaults.log_format, "text or json", "FORMAT", _log_format)
     return parser
 
@@ -203,6 +226,35 @@ def _injection(text: str) -> tuple[Injection, ...] | None:
             f"{unknown[0]!r} is not a way of injection; use auto, or a comma list of {allowed}"
         )
     return tuple(dict.fromkeys(Injection(name) for name in names))
+
+
+def _http(text: str) -> tuple[str, int] | None:
+    if text == "off":
+        return None
+    host, colon, port = text.rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535 or (":" in host) != is_bracketed:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not off, nor an address and a port such as :9400, 127.0.0.1:9400 or [::1]:9400"
+        )
+    return host[1:-1] if is_bracketed else host, int(port)
+
+
+def _on_off(text: str) -> bool:
+    if text not in ("on", "off"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not on or off")
+    return text == "on"
+
+
+def _label_keys(text: str) -> tuple[str, ...]:
+    keys = tuple(part.strip() for part in text.split(",") if part.strip())
+    return () if keys == ("off",) else keys
+
+
+def _publish(text: str) -> bool:
+    if text not in ("auto", "off"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor off")
+    return text == "auto"
 
 
 def _log_format(text: str) -> str:
