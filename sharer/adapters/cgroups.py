@@ -19,6 +19,7 @@ from sharer.core.evidence import CgroupReading
 from sharer.core.ports import Watcher
 
 MAX_DEPTH = 4  # of the kubepods folder below the root: /kubelet.slice/kubelet-kubepods.slice
+MAX_INNER_DEPTH = 32  # of the cgroups in a pod's that are searched for a process; a container may make its own
 _GONE = (errno.ENOENT, errno.ENODEV)  # of a directory that was removed; the second from a file that was open
 
 
@@ -130,9 +131,14 @@ def _pods(kubepods: str) -> Iterator[tuple[str, str]]:
             yield from _pods(f"{kubepods}/{name}")
 
 
-def _inhabited(cgroup: str) -> str | None:
-    """A cgroup with a process, this one or one below it; None: there is none. They are in the leaves, as a rule."""
-    below = (_inhabited(f"{cgroup}/{name}") for name in _folders(cgroup))
+def _inhabited(cgroup: str, depth: int = MAX_INNER_DEPTH) -> str | None:
+    """A cgroup with a process, this one or one below it; None: there is none. They are in the leaves, as a rule.
+
+    What is too deep to be searched counts as inhabited: the kubelet removes all of it at the pod's end.
+    """
+    if depth == 0:
+        return cgroup
+    below = (_inhabited(f"{cgroup}/{name}", depth - 1) for name in _folders(cgroup))
     return next((one for one in below if one is not None), None) or (cgroup if _has_processes(cgroup) else None)
 
 

@@ -27,8 +27,19 @@ from sharer.core.values import dataclass
 MAX_DEPTH = 4  # of the kubepods folder below the root: /kubelet.slice/kubelet-kubepods.slice
 SCRATCH = "sharer-check"
 SOON_S = 0.004  # until a new container is asked for its name again; some 15 ms after its cgroup it has one
+MAX_INNER_DEPTH = 8  # of a container's own cgroups that are looked into; runtimes and init systems make 1 to 3
+MAX_INNER_FOLDERS = 256  # in one of them; a container that may make cgroups could make any number
+MAX_READ_BYTES = 2**20  # of a file: the mounts of a container are some 10 KiB
 _GONE = (errno.ENOENT, errno.ENODEV)  # of a directory that was removed; the second from a file that was open
 _RECORD = re.compile(r"/pods/(?P<uid>[0-9a-f-]{32,36})/containers/(?P<name>[a-z0-9]([a-z0-9-]*[a-z0-9])?)/[^/ ]+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Nameless:
+    """A container whose name could not be told, so far."""
+
+    first_s: float  # when it was first looked at
+    next_s: float  # when it is next
 
 
 class CgroupTree:
@@ -43,9 +54,8 @@ class CgroupTree:
         self._now_s = now_s
         self._known_trees: list[str] = []
         self._paths: dict[str, str] = {}  # by pod's UID; replaced, never changed
-        self._lock = threading.Lock()  # of the two below
-        self._names: dict[str, str] = {}  # by path; a container's name does not change
-        self._nameless: dict[str, tuple[float, float]] = {}  # by path: when it was first looked at, when it is next
+        self._lock = threading.Lock()  # of what follows
+        self._names: dict[str, dict[str, str | _Nameless]] = {}  # by pod's path and container's; a name does not change
 
     def read(self, uids: Collection[str] | None = None) -> Mapping[str, PodCgroup]:
         """The cgroups of these pods; None: of all. Raises NodeError if they cannot be read."""
@@ -57,8 +67,6 @@ class CgroupTree:
             }
         except OSError as error:
             raise _unreadable(error) from error
-        if uids is None:
-            self._forget({one.path for pod in pods.values() for one in pod.containers})
         return pods
 
     def follow(self, changed: Callable[[str], None]) -> None:
@@ -133,6 +141,9 @@ class CgroupTree:
         """Where the cgroups of these pods are. They are searched for only if one is not where it was."""
         if uids is None or not all(os.path.isdir(self._paths.get(uid, "")) for uid in uids):
             self._paths = dict(self._pods())
+            with self._lock:
+                for gone in self._names.keys() - self._paths.values():
+                    del self._names[gone]
         return {uid: path for uid, path in self._paths.items() if uids is None or uid in uids}
 
     def _pods(self) -> Iterator[tuple[str, str]]:
@@ -147,26 +158,27 @@ class CgroupTree:
             if (own_id := container_id(folder)) is not None:
                 path = f"{pod}/{folder}"
                 inner = _inner(path)
-                name = self._name(path, inner, uid)
+                name = self._name(pod, path, inner, uid)
                 found.append(ContainerCgroup(container_id=own_id, path=path, inner=inner, name=name))
+        with self._lock:
+            known = self._names.get(pod, {})
+            for gone in known.keys() - {one.path for one in found}:
+                del known[gone]  # one that starts again has another ID each time
         return tuple(found)
 
-    def _name(self, path: str, inner: str | None, uid: str) -> str | None:
+    def _name(self, pod: str, path: str, inner: str | None, uid: str) -> str | None:
         """The container's name by its own record, looked up until there is one: a sandbox has none, ever."""
         now_s = self._now_s()
         with self._lock:
-            if path in self._names:
-                return self._names[path]
-            first_s, next_s = self._nameless.get(path, (now_s, now_s))
-        if now_s < next_s:
+            known = self._names.get(pod, {}).get(path) or _Nameless(now_s, now_s)
+        if isinstance(known, str):
+            return known
+        if now_s < known.next_s:
             return None
         name = self._recorded_name(inner or path, uid)
+        later = _Nameless(known.first_s, now_s + max(SOON_S, (now_s - known.first_s) / 2))
         with self._lock:
-            self._nameless.pop(path, None)
-            if name is not None:
-                self._names[path] = name
-            else:
-                self._nameless[path] = (first_s, now_s + max(SOON_S, (now_s - first_s) / 2))
+            self._names.setdefault(pod, {})[path] = name or later
         return name
 
     def _recorded_name(self, cgroup: str, uid: str) -> str | None:
@@ -179,11 +191,6 @@ class CgroupTree:
                 if found is not None and found["uid"] == uid and found.end() == len(fields[3]):
                     names.add(found["name"])
         return names.pop() if len(names) == 1 else None
-
-    def _forget(self, paths: set[str]) -> None:
-        with self._lock:
-            self._names = {path: name for path, name in self._names.items() if path in paths}
-            self._nameless = {path: times for path, times in self._nameless.items() if path in paths}
 
 
 class _Followed:
@@ -243,15 +250,19 @@ def _signature(path: str) -> object:
 
 
 def _inner(cgroup: str) -> str | None:
-    """The one cgroup below that holds every process of a container; None: they are in its own, or in several."""
+    """The one cgroup below that holds every process of a container; None: they are in its own, or in several.
+
+    Where somebody has made more of them than anybody needs, the last one that holds every process all the same.
+    """
     deeper = None
-    below = _folders(cgroup)
-    while below and not (_read(f"{cgroup}/cgroup.procs") or b"").strip():
+    for _ in range(MAX_INNER_DEPTH):
+        below = _folders(cgroup)
+        if not below or len(below) > MAX_INNER_FOLDERS or (_read(f"{cgroup}/cgroup.procs") or b"").strip():
+            break
         inhabited = [name for name in below if _is_populated(f"{cgroup}/{name}")]
         if len(inhabited) != 1:
             break
         cgroup = deeper = f"{cgroup}/{inhabited[0]}"
-        below = _folders(cgroup)
     return deeper
 
 
@@ -273,7 +284,7 @@ def _read(path: str) -> bytes | None:
     """A small file's content; None: there is none, or not any more."""
     try:
         with open(path, "rb", buffering=0) as file:
-            return file.read()
+            return file.read(MAX_READ_BYTES)
     except OSError as error:
         if error.errno in (*_GONE, errno.ESRCH):
             return None

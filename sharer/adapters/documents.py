@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -17,7 +17,7 @@ import msgspec
 
 from sharer.core.errors import InputError
 from sharer.core.inventory import Inventory
-from sharer.core.inventory_report import InventoryReport, inventory_from
+from sharer.core.inventory_report import InventoryReport, camel_case, inventory_from
 from sharer.core.node_report import NodeReport
 
 API_VERSION = "sharer.dev/v1alpha1"
@@ -38,6 +38,46 @@ D = TypeVar("D", InventoryReport, NodeReport)
 def to_json(document: Document) -> str:
     """The document as indented JSON, with a line end."""
     return msgspec.json.format(msgspec.json.encode(_plain(document)), indent=2).decode() + "\n"
+
+
+def json_pieces(document: Document) -> Iterator[str]:
+    """The text of `to_json` in pieces, for documents so long that they should not lie in memory several times over."""
+    yield f'{{\n  "apiVersion": "{API_VERSION}",\n  "kind": "{document.kind}"'
+    for name, value in _top(document):
+        yield f',\n  "{name}": '
+        if isinstance(value, tuple) and value:
+            for number, one in enumerate(value):
+                yield ("," if number else "[") + "\n    " + _json(one).replace("\n", "\n    ")
+            yield "\n  ]"
+        else:
+            yield _json(value).replace("\n", "\n  ")
+    yield "\n}\n"
+
+
+def compact_pieces(document: Document) -> Iterator[bytes]:
+    """The text of `to_bytes` in pieces, likewise."""
+    yield f'{{"apiVersion":"{API_VERSION}","kind":"{document.kind}"'.encode()
+    for name, value in _top(document):
+        yield f',"{name}":'.encode()
+        if isinstance(value, tuple):
+            for number, one in enumerate(value):
+                yield (b"," if number else b"[") + msgspec.json.encode(_structured(one))
+            yield b"]" if value else b"[]"
+        else:
+            yield msgspec.json.encode(_structured(value))
+    yield b"}"
+
+
+def yaml_pieces(document: Document) -> Iterator[str]:
+    """The text of `to_yaml` in pieces, likewise."""
+    yield f"apiVersion: {API_VERSION}\nkind: {document.kind}\n"
+    for name, value in _top(document):
+        if isinstance(value, tuple) and value:
+            yield f"{name}:\n"
+            for one in value:
+                yield msgspec.yaml.encode([_builtins(one)]).decode()
+        else:
+            yield msgspec.yaml.encode({name: _builtins(value)}).decode()
 
 
 def to_bytes(document: Document) -> bytes:
@@ -75,6 +115,26 @@ def _plain(document: Document) -> dict[str, object]:
     return {"apiVersion": API_VERSION, "kind": document.kind, **msgspec.to_builtins(struct)}
 
 
+def _top(document: Document) -> Iterator[tuple[str, object]]:
+    names = fields(document)  # type: ignore[arg-type]  # `Document` cannot say that it is a dataclass
+    return ((camel_case(one.name), getattr(document, one.name)) for one in names)
+
+
+def _json(value: object) -> str:
+    """A field of a document, or one of a field's values, as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(_structured(value)), indent=2).decode()
+
+
+def _builtins(value: object) -> object:
+    return msgspec.to_builtins(_structured(value))
+
+
+def _structured(value: object) -> object:
+    if not is_dataclass(value):
+        return value
+    return msgspec.convert(value, _struct(type(value), strict=True), from_attributes=True)
+
+
 def _read(text: bytes, document: type[D], *, strict: bool = True) -> D:
     raw = _decode(text)
     if not isinstance(raw, dict):
@@ -98,7 +158,7 @@ def _decode(text: bytes) -> object:
         if text.lstrip().startswith(b"{"):
             return msgspec.json.decode(text)
         return msgspec.yaml.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"is neither JSON nor YAML: {' '.join(str(error).split())}") from error
 
 

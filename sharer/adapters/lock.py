@@ -21,8 +21,9 @@ log = logging.getLogger(__name__)
 class AgentLock:
     """The right to offer this node's GPUs. Take it before anything of the node is touched; release it last."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, who: str = "sharer agent") -> None:
+        """`who` else may hold it, for messages."""
+        self._path, self._who = path, who
         self._fd: int | None = None
 
     def try_acquire(self) -> bool:
@@ -31,7 +32,7 @@ class AgentLock:
             raise RuntimeError(f"{self._path} is already held by this object")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not os.path.samestat(os.fstat(fd), os.stat(self._path)):
@@ -46,8 +47,8 @@ class AgentLock:
             return False
         except OSError as error:
             raise NodeError(
-                f"cannot lock {self._path}: {error.strerror}; the agent needs a writable directory there,"
-                " shared by every agent of this node"
+                f"cannot lock {self._path}: {error.strerror}; the {self._who} needs a writable directory there,"
+                " shared by every one of this node"
             ) from error
         self._fd = fd
         return True
@@ -57,7 +58,7 @@ class AgentLock:
         told = False
         while not self.try_acquire():
             if not told:
-                log.warning("another sharer agent (%s) holds %s; waiting until it ends", self.holder(), self._path)
+                log.warning("another %s (%s) holds %s; waiting until it ends", self._who, self.holder(), self._path)
                 told = True
             if stop.wait(retry_s):
                 return False

@@ -16,6 +16,7 @@ from sharer.core.errors import NodeError
 from sharer.core.ports import ProcessIdentity
 
 MAX_COMMAND = 64  # characters of a program's name that are shown
+MAX_BYTES = 2**16  # of a file in /proc; a process may make its own command line as long as megabytes
 _POD = re.compile(
     r"(?:^|[/-])pod(?P<uid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?"
     r"(?:[/:](?:cri-containerd[-:]|crio[-:]|docker[-:])?(?P<container>[0-9a-f]{64})(?:\.scope)?)?(?=[/:]|$)"
@@ -54,7 +55,7 @@ class ProcFs:
         """A file's content; None: there is no such process. Raises OSError."""
         try:
             with open(f"{self._root}/{pid}/{name}", "rb", buffering=0) as file:
-                return file.read()
+                return file.read(MAX_BYTES)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ESRCH):
                 return None

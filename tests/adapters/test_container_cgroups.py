@@ -117,6 +117,21 @@ def test_a_nameless_cgroup_is_looked_into_ever_more_rarely(tree: FakeCgroups) ->
     assert 101.0 < seen_s < 160.0
 
 
+@pytest.mark.parametrize("ends", ["container", "pod"])
+def test_what_has_ended_is_forgotten_also_where_one_pod_at_a_time_is_looked_into(tree: FakeCgroups, ends: str) -> None:
+    """Found by endurance: a name for each container that ever ran. What comes again in its place is looked into."""
+    cgroups = reader(tree)
+    tree.add_pod(UID)
+    leaf = tree.add_container(UID, ONE, "first")
+    assert [one.name for one in cgroups.read([UID])[UID].containers] == ["first"]
+    tree.remove(leaf if ends == "container" else tree.pod(UID))
+    cgroups.read([UID])
+    if ends == "pod":
+        tree.add_pod(UID)
+    tree.add_container(UID, ONE, "second")
+    assert [one.name for one in cgroups.read([UID])[UID].containers] == ["second"]
+
+
 def _tick(clock: Clock, cgroups: CgroupTree) -> bool:
     clock.now_s += 1.0
     return cgroups.read()[UID].containers[0].name is not None

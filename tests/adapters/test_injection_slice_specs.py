@@ -22,6 +22,7 @@ from sharer.core.injection import container_edits
 from sharer.core.ports import SliceSpecs
 from sharer.enforcers import ENFORCERS
 from tests.adapters.hosts import A, B, Host, two_gpus
+from tests.fakes.full_disk import full_disk
 
 
 @pytest.fixture
@@ -279,8 +280,8 @@ def test_the_warning_goes_when_the_cause_goes(host: Host) -> None:
 def test_a_full_disk_leaves_the_old_file_and_nothing_half_written(host: Host) -> None:
     specs = reader(host)
     write(specs, slices(A, 1))
-    (host.run_cdi / f"sharer.dev-slice_{A}.tmp").symlink_to("/dev/full")
-    assert "No space left on device" in write(specs, slices(A, 2)).warnings[0]
+    with full_disk():
+        assert "File too large" in write(specs, slices(A, 2)).warnings[0]
     assert set(stamps(host)) == {f"sharer.dev-slice_{A}.json"}
     assert set(spec_of(host, A)) == {f"{A}::ts-0-1024"}
     assert write(specs, slices(A, 2)).devices[A].slice_spec

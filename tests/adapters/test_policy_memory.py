@@ -11,6 +11,7 @@ import pytest
 
 from sharer.adapters.policy_memory import FILE_NAME, LastGoodPolicy
 from sharer.core.ports import PolicyText
+from tests.fakes.full_disk import full_disk
 
 TEXT = b"rules: []\n# \xe2\x9c\x93\n"
 GOOD = PolicyText(source="configmap gpu/p key a100", text=TEXT, digest=hashlib.sha256(TEXT).hexdigest())
@@ -93,10 +94,10 @@ def test_a_full_disk_is_one_line_in_the_log_and_the_older_file_stays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept(tmp_path)
-    (tmp_path / f".{FILE_NAME}.new").symlink_to("/dev/full")  # every write there fails as on a full disk
-    LastGoodPolicy(tmp_path).keep(PolicyText(source="other", text=b"x" * 10_000, digest="0" * 64))
+    with full_disk():
+        LastGoodPolicy(tmp_path).keep(PolicyText(source="other", text=b"x" * 10_000, digest="0" * 64))
     assert len(caplog.records) == 1
-    assert "No space left on device" in caplog.text
+    assert "File too large" in caplog.text
     assert LastGoodPolicy(tmp_path).last_good() == GOOD
     assert os.listdir(tmp_path) == [FILE_NAME]
 

@@ -62,10 +62,10 @@ class Api:
         """The ConfigMap's keys from now on."""
         self.server.put(CONFIG_MAP, config_map_object(CONFIG_MAP_NAME, texts, namespace=NAMESPACE))
 
-    def put_node(self, annotations: Mapping[str, str] | None = None, **labels: str) -> None:
+    def put_node(self, annotations: Mapping[str, str] | None = None, *, uid: str = "node-uid", **labels: str) -> None:
         """The Node's labels and annotations of ours from now on: `policy="a100"` is sharer.dev/policy."""
         ours = {f"sharer.dev/{name}": value for name, value in labels.items()}
-        self.server.put(NODE, node_object(self.node_name, uid="node-uid", labels=ours, annotations=annotations))
+        self.server.put(NODE, node_object(self.node_name, uid=uid, labels=ours, annotations=annotations))
 
     def asked(self) -> dict[tuple[str, str | None], int]:
         """How many requests there were of each verb and resource."""

@@ -44,7 +44,7 @@ class Node:
         driver_installed: bool = True,
         limit_backend: LimitBackend = LimitBackend.NONE,
     ) -> None:
-        self.root = root
+        self.root, self.limit_backend = root, limit_backend
         self.run_dir, self.policy_file = root / "run/sharer", root / "policy.yaml"
         self.etc_cdi, self.run_cdi = root / "etc/cdi", root / "run/cdi"
         for folder in ("dev", "etc/cdi", "run/cdi", "var", "device-plugins"):
@@ -105,6 +105,11 @@ class Node:
         """What a container runtime would resolve here: the names in every spec of both directories."""
         specs = [yaml.safe_load(path.read_text()) for path in (*self.etc_cdi.iterdir(), *self.run_cdi.iterdir())]
         return {f"{spec['kind']}={device['name']}" for spec in specs for device in spec["devices"]}
+
+    def cgroup_of(self, uid: str, container: str | None = None) -> Path:
+        """The cgroup of a pod, or of one of its containers, as a path from here."""
+        path = self.root / "sys/fs/cgroup"
+        return path / (f"kubepods/burstable/pod{uid}" if container is None else self.cgroups.path(uid, container)[1:])
 
     def on_host(self, path: str) -> Path:
         """Where a path of the host is from here."""

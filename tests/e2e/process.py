@@ -18,12 +18,20 @@ class Agent:
     """One run of the agent. Its log is read on a thread as it comes."""
 
     def __init__(
-        self, arguments: Sequence[str], *, variables: Mapping[str, str] | None = None, below: Sequence[str] = ()
+        self,
+        arguments: Sequence[str],
+        *,
+        variables: Mapping[str, str] | None = None,
+        below: Sequence[str] = (),
+        command: str = "agent",
     ) -> None:
-        """`below`: a command that ends by executing what follows it, such as `env`; so the process stays the same."""
+        """`below`: a command that ends by executing what follows it, such as `env`; so the process stays the same.
+
+        `command`: of sharer's, one that runs until it is told to stop.
+        """
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("SHARER_")}
         self._process = subprocess.Popen(
-            [*below, sys.executable, "-m", "sharer", "agent", *arguments],
+            [*below, sys.executable, "-m", "sharer", command, *arguments],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -89,6 +97,11 @@ class Agent:
     def threads(self) -> int:
         """How many threads it has now."""
         return len(os.listdir(f"/proc/{self.pid}/task"))
+
+    def cpu_s(self) -> float:
+        """Processor time so far of the threads that live, in seconds. Exact: `stat` counts whole ticks of 10 ms."""
+        threads = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        return sum(int(one.read_text().split()[0]) for one in threads) / 1e9
 
     def open_files(self) -> list[str]:
         """What its file descriptors are now: "/tmp/…", "socket:[…]", "anon_inode:inotify"."""

@@ -59,7 +59,7 @@ def test_a_container_is_on_one_gpu_where_it_fits_and_on_no_more_than_it_must(plu
 def test_spread_puts_the_next_pod_on_the_other_gpu_and_packed_on_the_same(
     node: Node, placement: str, gpus: int
 ) -> None:
-    """P28, contract row 28: the policy says which, and the kubelet follows it."""
+    """Contract row 28, P28: the policy says which, and the kubelet follows it."""
     node.write_policy(policy(shared(10, f"placement: {placement}", UNBOUNDED)))
     node.start_agent()
     node.wait_listed(20)
@@ -69,7 +69,7 @@ def test_spread_puts_the_next_pod_on_the_other_gpu_and_packed_on_the_same(
 
 
 def test_a_preference_is_always_lawful_and_always_the_same(plugin: Plugin) -> None:
-    """Contract rows 28 and 29: random requests, lawful and not; none is an error, none changes a later answer."""
+    """Contract rows 28 and 29, pitfalls 29 to 31: random requests; none is an error, none changes a later answer."""
     chance = random.Random(28)
     everything = [*OF_A, *OF_B, "unknown-1", f"{A.uuid}::ts-99-8192"]
     for _ in range(150):
@@ -100,7 +100,7 @@ def test_a_preferred_request_of_65000_ids_or_six_mib_is_answered_within_two_seco
 
 
 def test_each_container_request_gets_one_response_in_order(plugin: Plugin) -> None:
-    """Contract row 31: and the order of the IDs within a request changes nothing."""
+    """Contract row 31, pitfalls 28 and 35: and the order of the IDs within a request changes nothing."""
     [alone] = plugin.allocate(OF_A[:2])
     both_ways = plugin.allocate(OF_A[:2], [OF_B[0]], OF_A[1::-1])
     assert [response == alone for response in both_ways] == [True, False, True]
@@ -142,7 +142,7 @@ def test_any_ids_of_the_resource_are_given_preferred_or_not(plugin: Plugin) -> N
 
 
 def test_one_id_goes_to_init_container_sidecar_and_app_in_turn(node: Node) -> None:
-    """Contract row 34, §7: with no free in between, each time with the same content."""
+    """Contract row 34, pitfall 32, §7: with no free in between, each time with the same content."""
     node.start_agent()
     node.wait_listed(8)
     one = {GPU: 1}
@@ -186,7 +186,7 @@ def test_limits_follow_from_each_gpus_own_memory(
 
 
 def test_sixteen_allocations_and_starts_run_beside_two_open_streams(spread: Node, plugin: Plugin) -> None:
-    """Contract row 37; and PreStartContainer, which nobody asked for, is harmless with whatever IDs (row 39)."""
+    """Contract rows 37 and 39, pitfall 26: PreStartContainer, which nobody asked for, is harmless with whatever IDs."""
     streams = [plugin.stub.ListAndWatch(api.Empty(), timeout=10) for _ in range(2)]
     for stream in streams:
         next(iter(stream))
@@ -203,7 +203,7 @@ def test_sixteen_allocations_and_starts_run_beside_two_open_streams(spread: Node
 
 
 def test_a_driver_that_hangs_slow_links_and_an_api_server_that_is_gone_delay_no_pod(make_node: MakeNode) -> None:
-    """P12, contract row 36: 8 GPUs × 10. Each pod's two calls take less than a second, before and while NVML hangs."""
+    """Contract row 36, pitfall 27, P12: 8 GPUs × 10. A pod's two calls take under a second, also while NVML hangs."""
     gpus = [gpu(number, nvlinks=("switch",) * 4) for number in range(8)]
     node = make_node(*gpus)
     node.kubelet.start()
@@ -284,7 +284,7 @@ def test_with_cdi_the_answers_of_two_resources_do_not_contradict_each_other(node
 
 
 def test_slices_that_no_container_could_be_given_are_not_offered_as_healthy(node: Node) -> None:
-    """P40, pitfall 24: MPS without its daemon. Each pod sent here would fail, and its ReplicaSet would make another."""
+    """P40: MPS without its daemon. Each pod sent here would fail, and its ReplicaSet would make another."""
     node.write_policy(policy("{match: {}, strategy: mps, slices: 4}"))
     agent = node.start_agent()
     agent.wait_log("no MPS control daemon")

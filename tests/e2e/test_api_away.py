@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from sharer.flows.recover import RECOVER_ANNOTATION
 from sharer.simulation.apiserver import Ending, Hang
+from sharer.simulation.kubelet import Hang as ListHangs
 from sharer.simulation.kubelet import Phase
 from tests.e2e.api import SOURCE, Api
 from tests.e2e.gpus import GPU, A, B, policy, shared, slices
@@ -42,6 +43,26 @@ def test_no_answer_to_the_kubelet_waits_for_the_api(node: Node, api: Api) -> Non
     assert time.monotonic() - began_s < ALLOCATE_S
     assert pod.phase is Phase.RUNNING
     agent.wait_log(f"holds {pod.ids(GPU)[0]}")
+
+
+def test_no_answer_to_the_kubelet_waits_for_an_api_server_and_a_list_of_pods_that_both_hang(
+    node: Node, api: Api
+) -> None:
+    """Contract row 36, pitfall 27, P12: every call of `List` hangs, and so does every request to the API server."""
+    api.put_policies(default=policy())
+    agent = node.start_agent(*api.flags)
+    node.wait_listed(8)
+    api.server.wait_watches(3)
+    api.server.fail_next(Hang(), times=None)
+    api.server.interrupt_watches(Ending.RESET)
+    node.kubelet.on_next_podresources_call(*[ListHangs()] * 100)
+    asked = len(node.kubelet.podresources_calls())
+    for number in range(4):
+        began_s = time.monotonic()
+        assert node.kubelet.start_pod(f"p{number}", {GPU: 2}).phase is Phase.RUNNING
+        assert time.monotonic() - began_s < ALLOCATE_S
+        node.kubelet.wait_for(lambda: len(node.kubelet.podresources_calls()) > asked)  # from now on it waits for one
+    assert agent.terminate() < 5
 
 
 def test_an_agent_registers_gives_and_ends_with_an_api_that_never_answers(node: Node, api: Api) -> None:

@@ -16,7 +16,7 @@ GPU_RESET = 1
 
 
 def test_a_fatal_xid_takes_all_slices_of_its_gpu_and_no_other_in_one_list(node: Node) -> None:
-    """Contract row 21, P13: within a second. Events are registered once per GPU, not per slice."""
+    """Contract row 21, pitfalls 16 and 24, P13: within a second. Events are registered once per GPU, not per slice."""
     node.start_agent()
     node.wait_listed(8)
     node.gpus.wait_for_calls("nvmlEventSetWait_v2", 1)
@@ -57,7 +57,7 @@ def test_a_fault_that_needs_a_reset_outlives_the_agent(node: Node) -> None:
 
 
 def test_a_transient_fault_ends_after_a_quiet_time_and_a_fatal_one_never_by_itself(make_node: MakeNode) -> None:
-    """P14: 94; 94 again and again; 79; 31; 45; and 150, which nobody knows. Every memory query succeeds meanwhile."""
+    """P14, pitfall 24: 94; 94 again and again; 79; 31; 45; and 150. Every memory query succeeds meanwhile."""
     once, often, off_the_bus, page_fault, preempted, unknown = gpus = [gpu(number) for number in range(6)]
     node = make_node(*gpus)
     node.kubelet.start()
@@ -82,7 +82,7 @@ def test_a_transient_fault_ends_after_a_quiet_time_and_a_fatal_one_never_by_itse
 
 
 def test_gpus_that_are_lost_or_vanish_keep_their_ids_and_delay_no_other(make_node: MakeNode) -> None:
-    """P15, contract row 22: one answers "lost" to everything, one is taken off the bus. Then both are back."""
+    """Contract row 22, pitfall 17, P15: one answers "lost" to everything, one is off the bus. Then both are back."""
     first, second, lost, gone = gpus = [gpu(number) for number in range(4)]
     node = make_node(*gpus)
     node.kubelet.start()
@@ -102,7 +102,7 @@ def test_gpus_that_are_lost_or_vanish_keep_their_ids_and_delay_no_other(make_nod
 
 
 def test_a_gpu_that_is_missing_after_a_restart_takes_nothing_but_itself(make_node: MakeNode) -> None:
-    """P15, variant, contract row 22: the driver does not count it any more. What a pod holds of it stays, Unhealthy."""
+    """Contract row 22, pitfall 17, P15, variant: it is not counted any more. What a pod holds stays, Unhealthy."""
     gpus = [gpu(number) for number in range(4)]
     node = make_node(*gpus)
     node.kubelet.start()

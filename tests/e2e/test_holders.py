@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import replace
 
+import grpc
 import pytest
 
 from sharer.simulation.cgroups import end_process, write_process
 from sharer.simulation.hardware import SimulatedProcess
-from sharer.simulation.kubelet import ContainerSpec
+from sharer.simulation.kubelet import ContainerSpec, Fail, Repeat
+from sharer.simulation.kubelet.podresources import PodResourcesFault
 from tests.e2e.gpus import GPU, A
 from tests.e2e.node import Node
 from tests.e2e.process import Agent
+from tests.e2e.test_report import wait_report
+from tests.fakes.fast_clock import fast_clock
 
 PID = 4711
 
@@ -62,7 +67,7 @@ def test_init_containers_hold_their_slices_too(node: Node, agent: Agent) -> None
 
 
 def test_a_force_deleted_pod_keeps_its_slice_from_others_until_it_has_really_ended(node: Node, agent: Agent) -> None:
-    """P30: the kubelet forgets at once; the container runs on."""
+    """Threat 6, P30: the kubelet forgets at once; the container runs on."""
     pod = node.kubelet.start_pod("train", {GPU: 1})
     (slice_id,) = pod.ids(GPU)
     let_run(node, pod.uid)
@@ -100,6 +105,28 @@ def test_holders_are_known_again_after_the_agent_was_killed(node: Node, agent: A
     again.wait_log("free again")
 
 
+def test_who_holds_what_is_what_the_kubelet_has_on_record_whatever_the_order(node: Node, agent: Agent) -> None:
+    """P27: pods of one size at once, a pod with two containers, a crash beside a newcomer; no two are confused."""
+    pods = [threading.Thread(target=node.kubelet.start_pod, args=(f"p{number}", {GPU: 1})) for number in range(3)]
+    for pod in pods:
+        pod.start()
+    for pod in pods:
+        pod.join()
+    node.kubelet.crash_container("p1")
+    both = [ContainerSpec(name="one", limits={GPU: 1}), ContainerSpec(name="two", limits={GPU: 2})]
+    node.kubelet.start_pod("both", containers=both)
+    node.kubelet.restart_container("p1")
+    node.kubelet.start_pod("late", {GPU: 1})
+    names = {pod.uid: pod.name for pod in node.kubelet.pods()}
+    truth = {
+        (device_id, names[uid], container)
+        for (uid, container, _), ids in node.kubelet.records().items()
+        for device_id in ids
+    }
+    assert len(truth) == 7
+    wait_report(node, lambda one: {(h.id, h.pod, h.container) for h in one.status.holders} == truth, f"{truth}")
+
+
 def test_a_kubelet_restart_frees_nothing_that_runs(node: Node, agent: Agent) -> None:
     """Contract §22: in the first second its list is empty."""
     node.kubelet.start_pod("train", {GPU: 1})
@@ -112,3 +139,42 @@ def test_a_kubelet_restart_frees_nothing_that_runs(node: Node, agent: Agent) -> 
     agent.wait_log("default/next (main) holds")
     assert agent.said("free again") == []
     assert agent.said("quarantine") == []
+
+
+def test_a_list_that_lies_fails_or_repeats_itself_frees_nothing_and_counts_nothing_twice(node: Node) -> None:
+    """Contract row 40, pitfalls 34, 43 and 44: here only `List` would tell of an end, for no pod has a cgroup."""
+    nowhere = node.root / "no-cgroups"
+    (nowhere / "kubepods").mkdir(parents=True)
+    (nowhere / "cgroup.controllers").touch()
+    os.utime(node.kubelet.podresources_socket, (0, 0))
+    agent = node.start_agent(f"--cgroup-root={nowhere}", variables=fast_clock(5))
+    node.wait_listed(8)
+    [held] = node.kubelet.start_pod("train", {GPU: 1}).ids(GPU)
+    agent.wait_log(f"default/train (main) holds {held}")
+
+    def after(*faults: PodResourcesFault, pod: str) -> None:
+        """Let the next answers be like this, and make sure that as many and one more were given."""
+        node.kubelet.on_next_podresources_call(*faults)
+        asked = len(node.kubelet.podresources_calls())
+        node.kubelet.start_pod(pod, {GPU: 1})  # so that it looks now
+        node.kubelet.wait_for(lambda: len(node.kubelet.podresources_calls()) > asked + max(1, len(faults)))
+
+    node.kubelet.hide_from_list("train")
+    after(pod="absent-once")
+    after(*[Fail(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")] * 2, pod="throttled")
+    after(Repeat(), Repeat(), pod="repeated")
+    assert agent.said("free again") == []
+    assert len(wait_report(node, lambda one: len(one.status.holders) == 4, "four holders").status.holders) == 4
+
+    node.kubelet.restart()
+    node.kubelet.wait_registered(GPU, 2)
+    node.wait_listed(8)
+    node.kubelet.start_pod("later", {GPU: 1})
+    agent.wait_log("default/later (main) holds")
+    assert agent.said(f"{held} free again") == []
+    os.utime(node.kubelet.podresources_socket, (0, 0))
+    node.kubelet.end_pod("train")
+    agent.wait_log(f"{held} free again")
+    assert agent.terminate() < 5
+    assert node.our_sockets() == []
+    assert len(node.kubelet.register_calls()) == 2

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from sharer.core.quantities import GIB
+from sharer.kubeletapi import deviceplugin_pb2 as api
 from sharer.simulation.kubelet import ContainerState, PodStatus
 from sharer.simulation.memory_limits import LimitBackend
 from tests.e2e.gpus import GPU, A, B, policy, shared
@@ -49,6 +51,7 @@ def wait(holds: Callable[[], bool], what: str) -> None:
 
 
 def test_a_pod_and_its_container_are_held_from_soon_after_their_start(node: Node) -> None:
+    """Threat 4."""
     agent = node.start_agent()
     node.wait_listed(8)
     pod = node.kubelet.start_pod("train", {GPU: 1})
@@ -91,6 +94,29 @@ def test_where_a_limit_is_required_no_container_starts_before_its_pods_is_in_for
     assert node.kubelet.sync_pod("train").container().state is ContainerState.RUNNING
     assert limit(node, pod) == 20
     wait(lambda: limit(node, pod, "main") == 20, "the container's limit")
+
+
+def test_a_start_that_is_asked_for_again_and_at_once_with_whatever_ids_disturbs_no_holder(node: Node) -> None:
+    """Contract row 39, pitfall 39: PreStartContainer is idempotent, fast, and refuses what nobody holds by name."""
+    node.write_policy(REQUIRED)
+    node.start_agent()
+    node.wait_listed(8)
+    pods = [node.kubelet.start_pod(name, {GPU: 1}) for name in ("train", "other")]
+    wait(lambda: [limit(node, pod, "main") for pod in pods] == [20, 20], "the containers' limits")
+    wanted = [*[list(pod.ids(GPU)) for pod in pods] * 8, *[["unknown"], [f"{A.uuid}::ts-9-20480"]] * 2]
+    with node.plugin() as plugin:
+
+        def start(ids: list[str]) -> None:
+            plugin.stub.PreStartContainer(api.PreStartContainerRequest(devices_ids=ids), timeout=30)
+
+        began_s = time.monotonic()
+        with ThreadPoolExecutor(16) as pool:
+            answers = [pool.submit(start, ids) for ids in wanted]
+            refusals = [str(answer.exception() or "") for answer in answers]
+    assert time.monotonic() - began_s < 5
+    assert ["FAILED_PRECONDITION" in one for one in refusals] == [*[False] * 16, *[True] * 4]
+    assert [ids[0] in one for ids, one in zip(wanted, refusals, strict=True)] == [*[False] * 16, *[True] * 4]
+    assert [(limit(node, pod), limit(node, pod, "main")) for pod in pods] == [(20, 20), (20, 20)]
 
 
 def test_a_resource_is_registered_anew_only_where_its_starts_begin_or_cease_to_wait(node: Node) -> None:

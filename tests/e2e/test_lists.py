@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from sharer.core.list_size import MAX_LIST_BYTES, most_numbered_ids
-from sharer.core.quantities import GIB
 from sharer.kubeletapi import deviceplugin_pb2 as api
 from sharer.simulation.kubelet import Phase
 from tests.e2e.conftest import MakeNode
@@ -28,20 +27,6 @@ def test_two_resources_list_only_their_own_slices(node: Node) -> None:
     assert list(node.ids(GPU)) == slices(B, 4, 20480)
 
 
-def test_nothing_is_sent_while_nothing_changes(node: Node) -> None:
-    """Contract row 23: each list makes the kubelet write and sync its whole checkpoint."""
-    node.start_agent()
-    node.wait_listed(8)
-    for count in (1, 2, 3):
-        looks = node.gpus.calls("nvmlDeviceGetCount_v2")
-        node.gpus.put(replace(A, used_bytes=count * GIB))
-        node.write_policy(policy() + f"# edited {count} times\n")
-        node.wake(A)
-        node.gpus.wait_for_calls("nvmlDeviceGetCount_v2", looks + 1)  # with it, the round before is over
-    assert len(node.lists()) == 1
-    assert len(node.kubelet.register_calls()) == 1
-
-
 def test_every_open_stream_gets_the_list_and_every_change(node: Node) -> None:
     """Contract row 24."""
     node.start_agent()
@@ -55,7 +40,7 @@ def test_every_open_stream_gets_the_list_and_every_change(node: Node) -> None:
 
 
 def test_the_largest_list_that_is_accepted_arrives_also_when_every_slice_of_it_is_unhealthy(node: Node) -> None:
-    """Contract rows 26 and 30, P04: one slice more is refused, and changes nothing."""
+    """Contract rows 26 and 30, pitfall 25, P04: one slice more is refused, and changes nothing."""
     one = replace(A, numa_node=1)
     node.write_device_files([one])
     most = most_numbered_ids(len(f"{one.uuid}::ts-"))
@@ -77,7 +62,7 @@ def test_the_largest_list_that_is_accepted_arrives_also_when_every_slice_of_it_i
 
 
 def test_numa_nodes_are_told_for_every_slice_of_a_resource_or_for_none(make_node: MakeNode) -> None:
-    """Contract row 27. sysfs says -1 where there is no affinity."""
+    """Contract row 27, pitfall 42. sysfs says -1 where there is no affinity."""
     whole = [gpu(0, numa_node=0), gpu(1, numa_node=1)]
     node = make_node(*whole, gpu(2, numa_node=1), gpu(3, numa_node=None))
     node.kubelet.start()

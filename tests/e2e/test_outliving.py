@@ -22,7 +22,7 @@ from tests.e2e.node import Node
 def test_what_an_old_answer_names_is_there_before_the_first_list_after_a_reboot(
     make_node: MakeNode, injection: str
 ) -> None:
-    """Contract row 38: SIGKILL, every tmpfs lost, and the kubelet uses the answer that it has stored."""
+    """Contract row 38, pitfall 36: SIGKILL, every tmpfs lost, and the kubelet uses the answer that it has stored."""
     node = make_node(A, B, settings=KubeletSettings(podresources_lead_s=0, sources_ready_after_s=None))
     node.write_driver_spec([A, B])
     node.kubelet.start()
@@ -107,7 +107,7 @@ def others(node: Node) -> Iterator[list[Path]]:
 
 
 def test_nothing_of_others_in_the_directory_is_touched(node: Node, others: list[Path]) -> None:
-    """Contract rows 16 and 17, pitfall 13: over two lives and two ends. A socket of ours that is dead goes."""
+    """Contract rows 16 and 17, pitfalls 13 and 14: over two lives and two ends. A socket of ours that is dead goes."""
     before = [(path.lstat().st_ino, path.lstat().st_ctime_ns) for path in others]
     killed = node.start_agent()
     node.wait_listed(8)

@@ -45,7 +45,7 @@ def refuse_each(make_node: MakeNode, gpus: Sequence[SimulatedGpu], good: str, mi
 
 
 def test_each_misplaced_key_is_named_with_its_path_and_the_good_policy_stays(make_node: MakeNode) -> None:
-    """P01: four mistakes after a good policy of four slices."""
+    """Threat 11, P01: four mistakes after a good policy of four slices."""
     told = refuse_each(make_node, [A, B], policy(), {f"{path}: ": text for path, text in MISTAKES.items()})
     assert len(set(told)) == len(MISTAKES)
 
@@ -75,7 +75,7 @@ def test_one_slice_is_the_whole_gpu_and_no_slice_is_no_policy(make_node: MakeNod
 
 
 def test_a_list_that_no_kubelet_would_receive_refuses_the_policy(make_node: MakeNode) -> None:
-    """P04: 65536 slices of one GPU, and 16384 of each of eight."""
+    """Contract row 26, P04: 65536 slices of one GPU, and 16384 of each of eight."""
     unlimited = "memory: {limit: none}"
     mistakes = {
         "65536 slices of one GPU make a device list of": policy(shared(65536, unlimited)),
@@ -96,7 +96,7 @@ def test_a_wrong_policy_at_the_start_offers_nothing_until_it_is_right(node: Node
 
 
 def test_the_last_good_policy_outlives_the_agent(node: Node) -> None:
-    """P32, DESIGN §4: with a wrong one in its place. A damaged copy is no policy, and no crash."""
+    """Threat 11, P32, DESIGN §4: with a wrong one in its place. A damaged copy is no policy, and no crash."""
     first = node.start_agent()
     node.wait_listed(8)
     first.kill()

@@ -58,6 +58,7 @@ def test_the_report_counts_as_the_kubelet_does(node: Node) -> None:
 
 
 def test_only_root_can_ask_and_nothing_is_left_of_the_socket_at_the_end(node: Node) -> None:
+    """Threat 10."""
     agent = node.start_agent()
     node.wait_listed(8)
     path = node.run_dir / FILE_NAME

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from sharer.simulation.kubelet import KubeletSettings, Phase
@@ -12,7 +14,7 @@ from tests.fakes.bare_plugin import BarePlugin, device_list
 
 
 def test_twenty_kubelet_restarts_are_twenty_registrations_and_leave_nothing_open(node: Node) -> None:
-    """Contract rows 9 and 11, P09 (a): every second kubelet.sock gets the inode number of the one before."""
+    """Contract rows 9, 11 and 14, pitfall 10, P09 (a): every second kubelet.sock has the inode number before it."""
     node.write_policy(policy(f"{{match: {{uuid: [{A.uuid}]}}, strategy: exclusive}}", shared(4)))
     agent = node.start_agent()
     used = []
@@ -30,25 +32,8 @@ def test_twenty_kubelet_restarts_are_twenty_registrations_and_leave_nothing_open
     assert min(files for _, files in late) <= max(files for _, files in early)
 
 
-def test_nothing_is_bound_before_a_kubelet_that_takes_its_time_has_wiped_the_directory(node: Node) -> None:
-    """Contract row 10: a socket bound before the wipe would be gone after it."""
-    agent = node.start_agent()
-    node.wait_listed(8)
-    agent.wait_log(f"registered {GPU}")
-    node.kubelet.kill()
-    agent.wait_log("the kubelet stopped reading")
-    node.kubelet.wipe()
-    agent.wait_log("nobody listens")
-    assert node.our_sockets() == []
-    node.kubelet.start()
-    call = node.kubelet.wait_registered(GPU, 2, timeout_s=5)
-    node.wait_listed(8)
-    assert node.our_sockets() == [call.endpoint]
-    assert len(node.kubelet.register_calls()) == 2
-
-
 def test_a_deleted_socket_is_replaced_after_the_old_stream_has_ended(node: Node) -> None:
-    """Contract row 12, P09 (e): within 5 s. That the stream had ended by then, the node checks."""
+    """Contract rows 12 and 14, pitfall 5, P09 (e): within 5 s. That the stream had ended by then, the node checks."""
     node.start_agent()
     node.wait_listed(8)
     node.kubelet.plugin_socket(GPU).unlink()
@@ -57,8 +42,26 @@ def test_a_deleted_socket_is_replaced_after_the_old_stream_has_ended(node: Node)
     assert node.our_sockets() == [call.endpoint]
 
 
+def test_a_directory_that_is_removed_with_everything_in_it_is_followed_when_it_is_there_again(node: Node) -> None:
+    """P09: as `kubeadm reset` does it. What watched the old directory sees nothing of the new one."""
+    agent = node.start_agent()
+    node.wait_listed(8)
+    node.kubelet.kill()
+    agent.wait_log("nobody listens")
+    shutil.rmtree(node.directory)
+    node.directory.mkdir()
+    node.kubelet.start()
+    node.kubelet.wait_registered(GPU, 2, timeout_s=2)
+    node.wait_listed(8)
+    node.kubelet.plugin_socket(GPU).unlink()
+    node.kubelet.wait_registered(GPU, 3, timeout_s=5)
+    node.kubelet.restart()
+    node.kubelet.wait_registered(GPU, 4, timeout_s=5)
+    node.wait_listed(8)
+
+
 def test_a_stream_that_the_kubelet_ends_is_followed_by_a_pause_and_a_registration(node: Node) -> None:
-    """Contract row 13; and the other resource is not disturbed (row 15)."""
+    """Contract rows 13 and 15, pitfall 9: and the other resource is not disturbed."""
     node.write_policy(policy(f"{{match: {{uuid: [{A.uuid}]}}, strategy: exclusive}}", shared(4)))
     node.start_agent()
     node.wait_listed(4)
@@ -97,7 +100,7 @@ def test_running_and_crashed_pods_survive_a_restart_of_the_kubelet(make_node: Ma
 
 
 def test_an_agent_that_was_killed_comes_back_with_the_same_ids_in_the_same_order(node: Node) -> None:
-    """Contract row 20, also where the driver counts the GPUs the other way round after a reboot."""
+    """Contract row 20, pitfall 18, also where the driver counts the GPUs the other way round after a reboot."""
     first = node.start_agent()
     node.wait_listed(8)
     before = node.ids()
@@ -111,7 +114,7 @@ def test_an_agent_that_was_killed_comes_back_with_the_same_ids_in_the_same_order
 
 
 def test_a_second_agent_waits_for_the_first_and_follows_it_at_once(node: Node) -> None:
-    """P11, contract row 17: it says who is there, touches nothing, and takes over when the first is gone."""
+    """Contract row 17, pitfall 7, P11: it says who is there, touches nothing, and takes over when the first is gone."""
     first = node.start_agent()
     node.wait_listed(8)
     second = node.start_agent()

@@ -32,7 +32,7 @@ MAX_SLICES = 2048  # a runtime reads every spec again for each container: above 
 class _Wanted:
     """The slices of one device whose specs should be in place."""
 
-    basis: tuple[frozenset[DeviceId], bool, str | None]  # everything that what is written follows from
+    basis: tuple[object, ...]  # everything that what is written follows from
     names: frozenset[str]
 
 
@@ -117,7 +117,7 @@ class InjectionFacts:
 
     def _write_device(self, uuid: str, ids: Sequence[DeviceId], facts: NodeFacts) -> None:
         device = facts.devices.get(uuid, DeviceFacts())
-        basis = (frozenset(ids), device.driver_limit, device.mps_pipe)
+        basis = (frozenset(ids), device.driver_limit, device.mps_pipe, frozenset(device.mps_namespaces))
         before = self._wanted.pop(uuid, None)
         if before is not None and before.basis == basis and self._slices.in_place(uuid, before.names):
             self._wanted[uuid] = before

@@ -15,11 +15,10 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from sharer.adapters.injection.spec_dirs import OWN_PREFIX, Signature, signature_of
-from sharer.adapters.injection.spec_format import SpecRefused, read_spec, write_spec
+from sharer.adapters.injection.spec_dirs import MAX_SPEC_BYTES, OWN_PREFIX, Signature, signature_of
 from sharer.core.errors import NodeError
-from sharer.core.values import dataclass
 from sharer.core.injection import SLICE_KIND
+from sharer.core.values import dataclass
 
 Variables = Sequence[str]
 """What a slice sets in its container, each as "NAME=value"."""
@@ -84,11 +83,13 @@ class SliceSpecFiles:
         return [path for directory in self._directories() for path in sorted(directory.glob(f"{OWN_PREFIX}*.json"))]
 
     def _replace(self, uuid: str, path: Path, slices: Mapping[str, Variables]) -> None:
+        from sharer.adapters.injection.spec_format import write_spec  # as late as in spec_dirs
+
         text = write_spec(SLICE_KIND, slices)
         if not path.exists() or path.read_bytes() != text:
             temporary = path.with_suffix(".tmp")  # no runtime reads that ending
             try:
-                with temporary.open("wb") as file:
+                with open(temporary, "wb", opener=_unfollowed) as file:
                     file.write(text)
                     file.flush()
                     os.fsync(file.fileno())
@@ -102,10 +103,17 @@ class SliceSpecFiles:
             self._written[uuid] = _Written(path, signature_of(os.stat(path)), frozenset(slices))
 
 
+def _unfollowed(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+
+
 def _slices_in(path: Path) -> dict[str, Variables]:
     """What a file of ours has. A damaged one has nothing: no runtime would have loaded it either."""
+    from sharer.adapters.injection.spec_format import SpecRefused, read_spec
+
     try:
-        spec = read_spec(path.read_bytes())
+        with path.open("rb") as file:
+            spec = read_spec(file.read(MAX_SPEC_BYTES))  # what is longer is damaged, and half of it is no JSON
     except (FileNotFoundError, SpecRefused):
         return {}
     return {

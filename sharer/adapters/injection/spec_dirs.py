@@ -10,8 +10,12 @@ import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sharer.adapters.injection.spec_format import Spec, SpecDevice, SpecRefused, read_spec
+from sharer.core.values import dataclass
+
+if TYPE_CHECKING:  # imported when the first spec is read or written: 5 ms that a node without CDI need not wait for
+    from sharer.adapters.injection.spec_format import Spec, SpecDevice
 
 MAX_SPEC_BYTES = 4 * 2**20  # the toolkit's largest are some 100 KiB
 OWN_PREFIX = "sharer.dev-slice_"  # our files: `slice_specs` knows what is in them
@@ -112,15 +116,6 @@ class SpecDirs:
         return content
 
 
-def read_bounded(path: Path) -> bytes:
-    """The file's content. Raises OSError, and SpecRefused above MAX_SPEC_BYTES."""
-    with path.open("rb") as file:
-        text = file.read(MAX_SPEC_BYTES + 1)
-    if len(text) > MAX_SPEC_BYTES:
-        raise SpecRefused(f"it is larger than {MAX_SPEC_BYTES} bytes")
-    return text
-
-
 def _spec_files(directory: Path) -> list[tuple[Path, os.stat_result | None]]:
     """What a runtime would read: .json and .yaml right here, dot files and linked files too, by name.
 
@@ -148,10 +143,14 @@ def _spec_files(directory: Path) -> list[tuple[Path, os.stat_result | None]]:
 
 
 def _load(path: Path, status: os.stat_result) -> Spec | str:
+    from sharer.adapters.injection.spec_format import SpecRefused, read_spec
+
     if not stat.S_ISREG(status.st_mode):
         return "it is not a file"  # and reading it could wait for ever
     try:
-        return read_spec(read_bounded(path))
+        with path.open("rb") as file:
+            text = file.read(MAX_SPEC_BYTES + 1)
+        return read_spec(text) if len(text) <= MAX_SPEC_BYTES else f"it is larger than {MAX_SPEC_BYTES} bytes"
     except OSError as error:
         return os.strerror(error.errno or 0)
     except SpecRefused as error:

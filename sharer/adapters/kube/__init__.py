@@ -8,6 +8,7 @@
     watch       list and watch for ever, one loop for every kind; standing: what is in the way
     watches     the three that an agent needs: its pods, its node, its policies
     wire        the few fields that are decoded; pods, steering, events: from and to the core's words
+    cluster     the whole fleet at one moment, for the command line: Nodes, Pods, GpuNodes, Leases; fleet, gpu_nodes
     timings     every interval, with its reason        counters   what was asked how often
 
 Nothing here is called inside an answer to the kubelet. Nothing is imported by this package itself, so that an agent can

@@ -70,6 +70,10 @@ class FollowedApi:
         """How current the pods are."""
         return self.sync_of("pods")
 
+    def followed(self) -> tuple[str, ...]:
+        """Everything that is followed, or will be as soon as the API server is connected."""
+        return ("pods", "node") if self._config_map is None else ("pods", "node", "policies")
+
     def sync_of(self, what: str) -> ApiSync:
         """How current `pods`, `node` or `policies` are."""
         watch = self._watches.get(what)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping
 
 from sharer.adapters.kube.wire import Container, ContainerStatus, Pod
@@ -24,11 +25,11 @@ def pod_seen(pod: Pod) -> PodSeen:
     return PodSeen(
         uid=metadata.uid,
         cgroup_uid=static_uid or metadata.uid,
-        namespace=metadata.namespace,
+        namespace=sys.intern(metadata.namespace),  # 50,000 pods of a cluster have few, and 6 MB of copies
         name=metadata.name,
         phase=_PHASES.get(pod.status.phase, PodPhase.UNKNOWN),
         is_deleting=metadata.deletion_timestamp is not None,
-        node_name=spec.node_name,
+        node_name=None if spec.node_name is None else sys.intern(spec.node_name),
         containers=(
             *_seen(spec.init_containers or (), _ids(pod.status.init_container_statuses or ()), init=True),
             *_seen(spec.containers or (), _ids(pod.status.container_statuses or ()), init=False),
@@ -47,7 +48,7 @@ def _seen(containers: Iterable[Container], ids: Mapping[str, str], *, init: bool
         if init:
             kind = ContainerKind.SIDECAR if one.restart_policy == "Always" else ContainerKind.INIT
         limits = one.resources.limits or {}
-        counts = {name: _count(amount) for name, amount in limits.items() if _is_extended(name)}
+        counts = {name: whole_number(amount) for name, amount in limits.items() if is_extended(name)}
         yield ContainerSeen(
             name=one.name,
             kind=kind,
@@ -56,15 +57,17 @@ def _seen(containers: Iterable[Container], ids: Mapping[str, str], *, init: bool
         )
 
 
-def _is_extended(resource: str) -> bool:
+def is_extended(resource: str) -> bool:
     """Whether it is one that device plugins can offer: qualified by a domain that is not Kubernetes' own."""
     domain, slash, _ = resource.partition("/")
     return bool(slash) and not domain.endswith("kubernetes.io")
 
 
-def _count(amount: str) -> int:
-    """The API server takes only whole numbers for extended resources, but "1k" is one."""
+def whole_number(amount: str) -> int | None:
+    """How many units of an extended resource; None: no whole number, which the API server does not take in a pod.
+
+    >>> whole_number("8"), whole_number("1k"), whole_number("many")
+    (8, 1000, None)
+    """
     found = _COUNT.fullmatch(amount)
-    if found is None:
-        return 0
-    return int(found[1]) * _MULTIPLES.get(found[2] or "", 1)
+    return None if found is None else int(found[1]) * _MULTIPLES.get(found[2] or "", 1)

@@ -48,11 +48,12 @@ class End(Enum):
     KUBELET_RESTARTED = "the kubelet has restarted"
     SOCKET_GONE = "its socket was deleted"
     OPTIONS_CHANGED = "its options have changed"
-    STREAM_ENDED = "the kubelet stopped reading its list"
+    STREAM_ENDED = "the kubelet stopped reading its list, and still runs"
+    KUBELET_GONE = "the kubelet has ended"
     FAILED = "it could not be registered"
 
 
-_EXPECTED = (End.KUBELET_RESTARTED, End.OPTIONS_CHANGED)
+_EXPECTED = (End.KUBELET_RESTARTED, End.KUBELET_GONE, End.OPTIONS_CHANGED)
 
 
 class ServedResource:
@@ -129,23 +130,26 @@ class ServedResource:
             if end is End.STOPPED:
                 break
             failures = 0 if held_s >= self._timings.settled_s else failures + 1
-            if end in (End.STREAM_ENDED, End.FAILED):
+            if end in (End.STREAM_ENDED, End.KUBELET_GONE, End.FAILED):
                 failures = max(failures, 1)
             delay_s = self._timings.retry_delay_s(failures) if failures else self._timings.handover_s
             self._pause(delay_s, kubelet)
 
     def _await_kubelet(self) -> FileIdentity | None:
         """Wait until somebody listens on kubelet.sock, and return which file that is. None: stop."""
+        since_s = time.monotonic()
         while not self._stopping:
             found = self._wait_for(
                 lambda: self._stopping or sockets.listening(self._kubelet_socket), self._timings.probe_s
             )
             if isinstance(found, FileIdentity):
                 return found
-            self._say(
-                logging.WARNING,
-                f"nobody listens on {self._kubelet_socket}; {self._name} is registered as soon as the kubelet does",
-            )
+            why = f"nobody listens on {self._kubelet_socket}"
+            if time.monotonic() - since_s < self._timings.away_s:
+                self._say(logging.INFO, f"{why}; {self._name} is registered as soon as the kubelet does")
+            else:
+                long = f"{why} for {self._timings.away_s:g} s now, and {self._name} is not registered"
+                self._say(logging.WARNING, f"{long}. Does the kubelet run, and is its directory mounted at this path?")
         return None
 
     def _serve_once(self, kubelet: FileIdentity) -> tuple[End, float]:
@@ -173,6 +177,8 @@ class ServedResource:
         finally:
             self._accepted = None
             server.end(self._timings.grace_s)
+        if end is End.STREAM_ENDED and not sockets.listens(self._kubelet_socket):
+            end, reason = End.KUBELET_GONE, End.KUBELET_GONE.value
         if end is End.STOPPED:
             log.info("withdrew %s from the kubelet", self._name)
         else:

@@ -8,6 +8,7 @@ ListAndWatch holds a worker thread; threads are made as calls need them.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -148,19 +149,21 @@ class _Handlers:
         self, request: api.PreferredAllocationRequest, _context: grpc.ServicerContext
     ) -> api.PreferredAllocationResponse:
         """Never an error: the kubelet would reject the pod for want of advice."""
+        began_s = time.perf_counter()
         try:
             response = wire.prefer(self._answers(), request)
         except Exception as error:  # the boundary to gRPC: reported, and there is always a lawful answer
             sentence = f"GetPreferredAllocation failed ({_described(error)}); took the first IDs by name instead"
             log.log(self._repeats.level(logging.ERROR, sentence), sentence, exc_info=error)
             response = wire.prefer_any(request)
-        self._tally.request("GetPreferredAllocation", "OK")
+        self._tally.request("GetPreferredAllocation", "OK", time.perf_counter() - began_s)
         return response
 
     def _answer(
         self, method: str, refusal: grpc.StatusCode, context: grpc.ServicerContext, answer: Callable[[], _Answer]
     ) -> _Answer:
         """The answer, or a gRPC error in words: the kubelet shows them to the pod's author."""
+        began_s = time.perf_counter()
         try:
             answered = answer()
         except RequestError as error:
@@ -171,9 +174,9 @@ class _Handlers:
             text = f"sharer failed to answer {method} ({_described(error)}); its log says more"
             log.log(self._repeats.level(logging.ERROR, text), text, exc_info=error)
         else:
-            self._tally.request(method, "OK")
+            self._tally.request(method, "OK", time.perf_counter() - began_s)
             return answered
-        self._tally.request(method, code.name)
+        self._tally.request(method, code.name, time.perf_counter() - began_s)
         return context.abort(code, text)
 
 

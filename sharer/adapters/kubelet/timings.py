@@ -21,6 +21,7 @@ class KubeletTimings:
     settled_s: float = 10.0  # a registration that held for so long was good; failures are counted from zero again
     handover_s: float = 0.25  # for the kubelet to act on the old stream's end, which kills what is registered then
     probe_s: float = 0.25  # while nobody listens on kubelet.sock; one connection attempt costs some 50 µs
+    away_s: float = 15.0  # a kubelet restarts in less; longer is worth a warning
     burst_s: float = 0.05  # changes so close together are one message: each makes the kubelet fsync its checkpoint
     grace_s: float = 1.0  # for calls in flight when a server ends
     stop_deadline_s: float = 5.0

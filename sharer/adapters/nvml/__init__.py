@@ -4,6 +4,7 @@ driver      NvmlDriver: what the flows use; it puts the others together
 session     NVML opened and closed; the GPUs that this session found
 discovery   what exists: an Inventory
 faults      XID events, liveness, recovery actions
+modes       compute modes
 processes   who runs on which GPU or MIG device
 topology    how GPUs are linked
 calls       pynvml with types: every NVML function that sharer calls, and what its errors mean

@@ -187,6 +187,14 @@ class Calls:
             raise NvmlCallError(function, None, f"{major}.{minor} is no compute capability")
         return major, minor
 
+    def compute_mode(self, device: Handle) -> int:
+        """Who may have a context on it (nvmlComputeMode_t)."""
+        return self._number("nvmlDeviceGetComputeMode", lambda: pynvml.nvmlDeviceGetComputeMode(device))
+
+    def set_compute_mode(self, device: Handle, mode: int) -> None:
+        """Let others than now have a context on it. For root; lost at a reboot."""
+        self.ask("nvmlDeviceSetComputeMode", lambda: pynvml.nvmlDeviceSetComputeMode(device, mode))
+
     def pci_bus_id(self, device: Handle) -> str:
         """Where it is on the PCI bus: "00000000:3B:00.0"."""
         return self._text("nvmlDeviceGetPciInfo_v3", lambda: pynvml.nvmlDeviceGetPciInfo_v3(device).busId)

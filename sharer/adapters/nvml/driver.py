@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from sharer.adapters.nvml.calls import Calls, NvmlCallError
+from sharer.adapters.nvml.calls import VERSION_MISMATCH, Calls, NvmlCallError
 from sharer.adapters.nvml.discovery import look
 from sharer.adapters.nvml.faults import Faults
-from sharer.adapters.nvml.library import InstalledLibrary, LibrarySource
+from sharer.adapters.nvml.library import InstalledLibrary, LibrarySource, is_given
 from sharer.adapters.nvml.limits import answer_all
+from sharer.adapters.nvml.modes import read_mode, set_mode
 from sharer.adapters.nvml.processes import read_processes
 from sharer.adapters.nvml.session import Session, explain
 from sharer.adapters.nvml.topology import read_topology
 from sharer.adapters.nvml.worker import Worker
 from sharer.core.enforcer import LimitAnswer, LimitQuestion
-from sharer.core.errors import NodeError
+from sharer.core.errors import AwayError, FinalError, NodeError
 from sharer.core.inventory import Inventory, Topology
 from sharer.core.ports import GpuSigns, RawProcesses, XidEvent
 
@@ -47,19 +49,28 @@ class NvmlDriver:
         reopen_after_s: float = REOPEN_AFTER_S,
         listen_s: float = LISTEN_S,
         now_s: Callable[[], float] = time.monotonic,
+        is_given: Callable[[object], bool] = is_given,
     ) -> None:
-        """`library` gives the driver's library: an `InstalledLibrary` (default), or `SimulatedGpus.library`."""
+        """`library` gives the driver's library: an `InstalledLibrary` (default), or `SimulatedGpus.library`.
+
+        `is_given`: whether one is the container's own, so that it stays while the host's is replaced.
+        """
         self._source: LibrarySource = InstalledLibrary() if library is None else library
         self._sys_root = sys_root
         self._open_deadline_s, self._reopen_after_s, self._now_s = open_deadline_s, reopen_after_s, now_s
         self._worker = Worker(deadline_s=call_deadline_s)
         self._faults = Faults(listen_s=listen_s, deadline_s=call_deadline_s)
         self._session: Session | None = None  # the worker's
+        self._is_given, self._has_worked = is_given, False
+        self._paused: str | None = None  # why nobody is answered; None: everybody is
+        self._going_on = threading.Event()  # set while nobody has to wait for a pause to end
+        self._going_on.set()
 
     def discover(self) -> Inventory:
         """Everything that exists now.
 
-        Raises NodeError, with what to do about it, while the driver is missing, late, mismatched or hanging.
+        Raises NodeError, with what to do about it, while the driver is missing, late, mismatched or hanging; and
+        FinalError if it was replaced, and the one before is all that this container will ever have.
         """
         return self._ask(lambda session: look(session, self._sys_root), fresh=True)
 
@@ -82,11 +93,23 @@ class NvmlDriver:
         """Read memory limits of cgroups, or set them and read them back. See `core.enforcer.MemoryLimits`."""
         return self._ask(lambda session: answer_all(session, questions), within_s=within_s) if questions else []
 
+    def compute_mode(self, uuid: str) -> int:
+        """The compute mode of a GPU, as NVML numbers it. Raises NodeError as `discover` does."""
+        return self._ask(lambda session: read_mode(session, uuid))
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        """Set the compute mode of a GPU, and read it back. Raises NodeError if it is not in force then."""
+        self._ask(lambda session: set_mode(session, uuid, mode))
+
     def wait_for_xid(self, timeout_s: float) -> XidEvent | None:
         """The next XID; None after the timeout, or when NVML is closed meanwhile. Waits in the caller's thread.
 
         Raises NodeError, at once, while XIDs cannot be waited for: the caller lets some time pass before it asks again.
+        A pause is no such failure: no XID comes then.
         """
+        if self._paused is not None:
+            self._going_on.wait(timeout_s)
+            return None
         return self._faults.wait(timeout_s, lambda: self._ask(self._faults.start_watch))
 
     def close(self) -> None:
@@ -98,17 +121,35 @@ class NvmlDriver:
         self._worker.run(self._close, within_s=CLOSE_WITHIN_S)
         self._worker.stop()
 
+    def pause(self, reason: str) -> None:
+        """See `core.ports.Pausable`. Takes up to a second where somebody waits for XIDs."""
+        self._paused = reason
+        self._going_on.clear()
+        self._worker.run(self._close, within_s=CLOSE_WITHIN_S)
+
+    def resume(self) -> None:
+        """See `core.ports.Pausable`."""
+        self._paused = None
+        self._going_on.set()
+
     def interrupt(self) -> None:
         """Let nobody wait for the driver any longer, also whoever waits now. Until `close`."""
+        self._going_on.set()
         self._worker.interrupt()
 
     def _ask(self, question: Callable[[Session], T], *, fresh: bool = False, within_s: float | None = None) -> T:
+        self._refuse_if_paused()
         return self._worker.run(lambda: self._in_session(question, fresh=fresh), within_s=within_s)
+
+    def _refuse_if_paused(self) -> None:
+        if self._paused is not None:
+            raise AwayError(self._paused)
 
     # All below is done in the worker.
 
     def _in_session(self, question: Callable[[Session], T], *, fresh: bool) -> T:
         """Ask in the open session; if it turns out to be dead, in a new one. `fresh`: leave one that is in doubt."""
+        self._refuse_if_paused()  # once more: what was asked before the pause may come after its closing
         session = self._session
         if fresh and session is not None and self._should_reopen(session):
             try:
@@ -136,8 +177,27 @@ class NvmlDriver:
             finally:
                 self._worker.called()
             calls = Calls(library, before=self._worker.calling, after=self._worker.called)
-            self._session = Session(calls, deadline_s=self._open_deadline_s, now_s=self._now_s())
+            try:
+                self._session = Session(calls, deadline_s=self._open_deadline_s, now_s=self._now_s())
+            except NodeError as error:
+                self._give_up_if_outdated(library, error)
+                raise
+            self._has_worked = True
         return self._session
+
+    def _give_up_if_outdated(self, library: object, error: NodeError) -> None:
+        """A library that has worked before and does not fit now: the module was replaced under it.
+
+        One that has never worked is as new as a container can have it, and a restart would only be the first of many.
+        """
+        cause = error.__cause__
+        mismatched = isinstance(cause, NvmlCallError) and cause.code == VERSION_MISMATCH
+        if mismatched and self._has_worked and self._is_given(library):
+            raise FinalError(
+                "the NVIDIA driver was replaced by another version, and this container was given the library of the one"
+                f" before ({getattr(library, '_name', 'libnvidia-ml.so.1')}): the agent ends, so that it is started in"
+                " a container with the new one"
+            ) from error
 
     def _close(self) -> None:
         self._faults.end_watch()

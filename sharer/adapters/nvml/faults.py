@@ -192,10 +192,11 @@ class Watch:
         return max(0.0, self._begun_s + self._listen_s + self._deadline_s - time.monotonic())
 
     def stuck(self) -> str | None:
-        """Why nothing can be heard: the listener does not come back from NVML. None: it does."""
+        """Why nothing can be heard, always in the same words: the listener hangs in NVML. None: it does not."""
         if self.patience_s() > 0:
             return None
-        return f"nvmlEventSetWait_v2 has not returned for {time.monotonic() - self._begun_s:.0f} s. The driver hangs"
+        waited_s = self._listen_s + self._deadline_s
+        return f"nvmlEventSetWait_v2 has not returned for more than {waited_s:g} s. The driver hangs"
 
     def end(self) -> None:
         """Stop listening and free the event set. Raises NodeError while the listener is stuck in NVML."""

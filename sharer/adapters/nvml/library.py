@@ -32,6 +32,7 @@ FOLDERS = (
     "run/opengl-driver/lib",  # NixOS
     "usr/lib/wsl/lib",  # Windows
 )
+MOUNTS = Path("/proc/self/mountinfo")
 MAX_LINKS = 40  # as the kernel's own limit
 
 
@@ -82,6 +83,27 @@ class InstalledLibrary:
 
     def _places(self) -> list[tuple[Path, Path]]:
         return [(root / folder / NAME, root) for root in self._roots for folder in FOLDERS]
+
+
+def is_given(library: object, mounts: Path = MOUNTS) -> bool:
+    """Whether a library is a file that is mounted by itself, as container runtimes give them to a container.
+
+    Then this container never sees another one in its place, whatever is installed on the host. False: not as far as is
+    known.
+    """
+    name = getattr(library, "_name", None)
+    if not isinstance(name, str) or not name.startswith("/"):
+        return False
+    try:
+        lines = mounts.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return False
+    wanted = "".join(_ESCAPED.get(letter, letter) for letter in name)
+    return any(wanted == line.split(" ")[4] for line in lines if line.count(" ") > 4)
+
+
+_ESCAPED = {" ": "\\040", "\t": "\\011", "\n": "\\012", "\\": "\\134"}
+"""As the kernel writes them in mountinfo (proc(5))."""
 
 
 def resolve_below(root: Path, path: Path) -> Path:

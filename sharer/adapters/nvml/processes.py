@@ -21,6 +21,7 @@ ROOM = 32  # entries of the first try; a GPU with more takes a second one
 TRIES = 5  # processes may start between the driver's "this many" and our next call
 MAX_MIG_DEVICES = 64  # as in discovery: bounds the walk if the driver answers nonsense
 _LISTS = ("Compute", "Graphics", "MPSCompute")
+_CLIENTS = "MPSCompute"
 _INSUFFICIENT_SIZE = 7
 _NO_PIDS = (0, 0xFFFFFFFF)
 _NO_INSTANCE = 0xFFFFFFFF
@@ -47,6 +48,7 @@ class _Entry:
     pid: int | None
     used_bytes: int | None
     instance: tuple[int, int] | None  # GPU instance and compute instance; None: not told, or none
+    is_mps_client: bool | None  # None: the driver has no list of those
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +117,18 @@ def _mig_devices(calls: Calls, handle: Handle) -> list[_Mig] | None:
 
 def _entries(calls: Calls, handle: Handle) -> list[_Entry]:
     """Everything in the three lists. A driver without one of them has nothing to put into it, but for compute."""
-    found = []
+    lists: dict[str, list[ctypes.Structure]] = {}
     for name in _LISTS:
         try:
-            found += _list(calls, handle, name)
+            lists[name] = _list(calls, handle, name)
         except NvmlCallError as error:
             if name == _LISTS[0] or not error.optional:
                 raise
-    return found
+    knows_clients = _CLIENTS in lists
+    return [_entry(one, name == _CLIENTS if knows_clients else None) for name, found in lists.items() for one in found]
 
 
-def _list(calls: Calls, handle: Handle, name: str) -> list[_Entry]:
+def _list(calls: Calls, handle: Handle, name: str) -> list[ctypes.Structure]:
     for suffix, struct in _VERSIONS:
         function = f"nvmlDeviceGet{name}RunningProcesses{suffix}"
         try:
@@ -136,7 +139,7 @@ def _list(calls: Calls, handle: Handle, name: str) -> list[_Entry]:
     raise NvmlCallError(f"nvmlDeviceGet{name}RunningProcesses", FUNCTION_NOT_FOUND, "this driver has no such list")
 
 
-def _fetch(function: str, handle: Handle, struct: type[ctypes.Structure]) -> list[_Entry]:
+def _fetch(function: str, handle: Handle, struct: type[ctypes.Structure]) -> list[ctypes.Structure]:
     """The entries of one list. pynvml's own functions make two calls where one does, and have no first version."""
     call = pynvml._nvmlGetFunctionPointer(function)
     room = ROOM
@@ -145,17 +148,18 @@ def _fetch(function: str, handle: Handle, struct: type[ctypes.Structure]) -> lis
         code = call(handle, ctypes.byref(count), entries)
         if code != _INSUFFICIENT_SIZE:
             pynvml._nvmlCheckReturn(code)
-            return [_entry(one) for one in entries[: min(count.value, room)]]
+            return list(entries[: min(count.value, room)])
         room = max(room, count.value) * 2
     raise pynvml.NVMLError(_INSUFFICIENT_SIZE)
 
 
-def _entry(raw: ctypes.Structure) -> _Entry:
+def _entry(raw: ctypes.Structure, is_mps_client: bool | None) -> _Entry:
     instance = getattr(raw, "gpuInstanceId", _NO_INSTANCE), getattr(raw, "computeInstanceId", _NO_INSTANCE)
     return _Entry(
         pid=None if raw.pid in _NO_PIDS else raw.pid,
         used_bytes=None if raw.usedGpuMemory == _NOT_AVAILABLE else raw.usedGpuMemory,
         instance=None if _NO_INSTANCE in instance else instance,
+        is_mps_client=is_mps_client,
     )
 
 
@@ -165,9 +169,17 @@ def _on(uuid: str, entries: Iterable[_Entry]) -> list[RawProcess]:
     nameless = []
     for entry in entries:
         if entry.pid is None:
-            nameless.append(RawProcess(pid=None, gpu_uuid=uuid, used_bytes=entry.used_bytes))
+            nameless.append(
+                RawProcess(pid=None, gpu_uuid=uuid, used_bytes=entry.used_bytes, is_mps_client=entry.is_mps_client)
+            )
             continue
-        before = named[entry.pid].used_bytes if entry.pid in named else None
-        known = [used_bytes for used_bytes in (before, entry.used_bytes) if used_bytes is not None]
-        named[entry.pid] = RawProcess(pid=entry.pid, gpu_uuid=uuid, used_bytes=max(known, default=None))
+        before = named.get(entry.pid)
+        amounts = (None if before is None else before.used_bytes, entry.used_bytes)
+        is_client = entry.is_mps_client or (before is not None and before.is_mps_client)
+        named[entry.pid] = RawProcess(
+            pid=entry.pid,
+            gpu_uuid=uuid,
+            used_bytes=max((one for one in amounts if one is not None), default=None),
+            is_mps_client=is_client if entry.is_mps_client is not None else None,
+        )
     return [*named.values(), *nameless]

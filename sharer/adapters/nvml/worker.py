@@ -106,14 +106,17 @@ class Worker:
         self._call = None
 
     def hanging(self) -> str | None:
-        """Why NVML cannot be asked now: a call is past its deadline. None: it can."""
-        call, now_s = self._call, time.monotonic()
-        if call is None or call.seconds_left(now_s) > 0:
+        """Why NVML cannot be asked now: a call is past its deadline. None: it can.
+
+        The same words for as long as it hangs: they are logged, and published, when they change.
+        """
+        call = self._call
+        if call is None or call.seconds_left(time.monotonic()) > 0:
             return None
         return (
-            f"NVML does not answer: {call.function} has been running for {now_s - call.begun_s:.0f} s (given "
-            f"{call.deadline_s:g} s). The driver or a GPU hangs: look for Xid lines in the kernel log; a reset of "
-            "the GPU or a reboot may be needed. It is asked again when the call returns"
+            f"NVML does not answer: {call.function} has been running for more than {call.deadline_s:g} s. The driver or"
+            " a GPU hangs: look for Xid lines in the kernel log; a reset of the GPU or a reboot may be needed. It is"
+            " asked again when the call returns"
         )
 
     def interrupt(self) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from sharer.simulation.kubelet.checkpoint import CheckpointEntry, CorruptCheckpoint, read_checkpoint, write_checkpoint
 from sharer.simulation.kubelet.fake import FakeKubelet
 from sharer.simulation.kubelet.journal import Block, Die, Ignore, Refuse, RegisterFault
-from sharer.simulation.kubelet.podresources import Fail, Hang, PodResourcesCall
+from sharer.simulation.kubelet.podresources import Fail, Hang, PodResourcesCall, Repeat
 from sharer.simulation.kubelet.records import (
     Capacity,
     ContainerKind,
@@ -65,6 +65,7 @@ __all__ = [
     "RegisterCall",
     "RegisterFault",
     "Remnant",
+    "Repeat",
     "SocketState",
     "Stream",
     "TopologyPolicy",

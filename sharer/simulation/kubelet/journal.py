@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -55,8 +56,9 @@ class Journal:
 
     def __init__(self, changed: threading.Condition) -> None:
         self._changed = changed
-        self._calls: list[RegisterCall] = []
-        self._streams: list[_StreamLog] = []
+        self._call_numbers, self._stream_numbers = itertools.count(), itertools.count()
+        self._calls: dict[int, RegisterCall] = {}  # by number, as the streams
+        self._streams: dict[int, _StreamLog] = {}
         self._faults: list[tuple[str | None, RegisterFault]] = []
 
     # -- Register
@@ -78,11 +80,13 @@ class Journal:
     def arrived(self, call: RegisterCall) -> int:
         """Log a call with the state it found. Returns its number, for `answered`."""
         with self._changed:
-            live = sum(log.resource == call.resource and log.ended_at_s is None for log in self._streams)
-            waiting = sum(other.resource == call.resource and other.took_s is None for other in self._calls)
-            self._calls.append(dataclasses.replace(call, live_streams=live, calls_in_progress=waiting))
+            logs, calls = self._streams.values(), self._calls.values()
+            live = sum(log.resource == call.resource and log.ended_at_s is None for log in logs)
+            waiting = sum(other.resource == call.resource and other.took_s is None for other in calls)
+            number = next(self._call_numbers)
+            self._calls[number] = dataclasses.replace(call, live_streams=live, calls_in_progress=waiting)
             self._changed.notify_all()
-            return len(self._calls) - 1
+            return number
 
     def update(self, number: int, **changes: object) -> None:
         """Fill in what became known about a call."""
@@ -93,16 +97,17 @@ class Journal:
     def calls(self, resource: str | None) -> list[RegisterCall]:
         """The calls so far, of one resource or of all, in the order of arrival."""
         with self._changed:
-            return [call for call in self._calls if resource in (None, call.resource)]
+            return [call for call in self._calls.values() if resource in (None, call.resource)]
 
     # -- ListAndWatch
 
     def opened(self, resource: str, endpoint: str, at_s: float) -> int:
         """Log a new stream. Returns its number."""
         with self._changed:
-            self._streams.append(_StreamLog(len(self._streams), resource, endpoint, at_s))
+            number = next(self._stream_numbers)
+            self._streams[number] = _StreamLog(number, resource, endpoint, at_s)
             self._changed.notify_all()
-            return len(self._streams) - 1
+            return number
 
     def received(self, number: int, message: ListMessage) -> None:
         """Log a message."""
@@ -130,6 +135,16 @@ class Journal:
                     ended_at_s=log.ended_at_s,
                     end_reason=log.end_reason,
                 )
-                for log in self._streams
+                for log in self._streams.values()
                 if resource in (None, log.resource)
             ]
+
+    # -- what is over
+
+    def forget(self) -> None:
+        """Drop calls that were answered, streams that have ended, and all but the last list of those that live."""
+        with self._changed:
+            self._calls = {number: call for number, call in self._calls.items() if call.took_s is None}
+            self._streams = {number: log for number, log in self._streams.items() if log.ended_at_s is None}
+            for log in self._streams.values():
+                del log.messages[:-1]

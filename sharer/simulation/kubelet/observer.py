@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sharer.simulation.kubelet.journal import RegisterFault
 from sharer.simulation.kubelet.life import Life
-from sharer.simulation.kubelet.podresources import Fail, Hang, PodResourcesCall
+from sharer.simulation.kubelet.podresources import PodResourcesCall, PodResourcesFault
 from sharer.simulation.kubelet.records import Capacity, RegisterCall, Stream
 
 
@@ -82,6 +82,12 @@ class Observer(Life):
         with self._changed:
             return list(self._world.podresources_calls)
 
+    def forget_history(self) -> None:
+        """Drop the log of what is over: for runs so long that it would fill the memory, and slow down every look."""
+        with self._changed:
+            self._journal.forget()
+            self._world.podresources_calls.clear()
+
     # -- trouble on demand
 
     def on_next_register(self, *faults: RegisterFault, resource: str | None = None) -> None:
@@ -97,7 +103,7 @@ class Observer(Life):
         with self._changed:
             self._world.checkpoint_failure = text
 
-    def on_next_podresources_call(self, *faults: Fail | Hang) -> None:
+    def on_next_podresources_call(self, *faults: PodResourcesFault) -> None:
         """Meet the next podresources calls with these faults, one each."""
         with self._changed:
             self._world.podresources_faults.extend(faults)

@@ -75,6 +75,14 @@ class Hang:
     """Keep the next call waiting: until the caller gives up, or the kubelet dies."""
 
 
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Answer the next `List` with every row twice, as the real one does for a device on two NUMA nodes."""
+
+
+PodResourcesFault = Fail | Hang | Repeat
+
+
 class PodResources(rpc.PodResourcesListerServicer):
     """The service of one kubelet process."""
 
@@ -84,7 +92,7 @@ class PodResources(rpc.PodResourcesListerServicer):
         clock: Callable[[], float],
         rows: Callable[[bool], Iterable[PodRow]],
         allocatable: Callable[[], Iterable[HeldRow]],
-        log: Callable[[PodResourcesCall], Fail | Hang | None],
+        log: Callable[[PodResourcesCall], PodResourcesFault | None],
         serves_get: bool,
     ) -> None:
         self._clock = clock
@@ -100,8 +108,12 @@ class PodResources(rpc.PodResourcesListerServicer):
         context: grpc.ServicerContext,
     ) -> pb.ListPodResourcesResponse:
         """Every pod that counts, also those without devices."""
-        self._enter("List", context)
-        return pb.ListPodResourcesResponse(pod_resources=[_pod(row) for row in self._rows(True)])
+        fault = self._enter("List", context)
+        pods = [_pod(row) for row in self._rows(True)]
+        if isinstance(fault, Repeat):
+            for container in (container for pod in pods for container in pod.containers):
+                container.devices.extend(list(container.devices))
+        return pb.ListPodResourcesResponse(pod_resources=pods)
 
     def Get(self, request: pb.GetPodResourcesRequest, context: grpc.ServicerContext) -> pb.GetPodResourcesResponse:  # noqa: N802
         """One pod; UNKNOWN if it is absent or inactive."""
@@ -123,7 +135,7 @@ class PodResources(rpc.PodResourcesListerServicer):
         self._enter("GetAllocatableResources", context)
         return pb.AllocatableResourcesResponse(devices=[row for held in self._allocatable() for row in _devices(held)])
 
-    def _enter(self, method: str, context: grpc.ServicerContext) -> None:
+    def _enter(self, method: str, context: grpc.ServicerContext) -> PodResourcesFault | None:
         allowed = self._limiter.allow()
         fault = self._log(PodResourcesCall(at_s=self._clock(), method=method, rejected=not allowed))
         if not allowed:
@@ -136,6 +148,7 @@ class PodResources(rpc.PodResourcesListerServicer):
                 if context.add_callback(released.set):
                     released.wait()
                 context.abort(grpc.StatusCode.CANCELLED, "the caller gave up")
+        return fault
 
 
 def _pod(row: PodRow) -> pb.PodResources:

@@ -13,7 +13,7 @@ from sharer.kubeletapi import deviceplugin_pb2_grpc, podresources_pb2_grpc
 from sharer.simulation.kubelet.allocation import AdmissionRefusal, AllocationFailure, Allocator
 from sharer.simulation.kubelet.devices import NO_NUMA_NODE, DeviceManager
 from sharer.simulation.kubelet.journal import Journal
-from sharer.simulation.kubelet.podresources import Fail, Hang, HeldRow, PodResources, PodResourcesCall, PodRow
+from sharer.simulation.kubelet.podresources import HeldRow, PodResources, PodResourcesCall, PodResourcesFault, PodRow
 from sharer.simulation.kubelet.pods import Container, Pod
 from sharer.simulation.kubelet.records import (
     Capacity,
@@ -259,7 +259,7 @@ class KubeletProcess:
 
     # -- podresources
 
-    def _podresources_call(self, call: PodResourcesCall) -> Fail | Hang | None:
+    def _podresources_call(self, call: PodResourcesCall) -> PodResourcesFault | None:
         with self._lock:
             self._world.podresources_calls.append(call)
             self._lock.notify_all()

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sharer.simulation.kubelet.podresources import Fail, Hang, PodResourcesCall
+from sharer.simulation.kubelet.podresources import PodResourcesCall, PodResourcesFault
 from sharer.simulation.kubelet.pods import Pod
 from sharer.simulation.kubelet.records import Capacity, KubeletPanic, KubeletSettings
 
@@ -22,7 +22,7 @@ class World:
     pods: dict[tuple[str, str], Pod] = field(default_factory=dict)  # by namespace and name, in order of creation
     node_status: dict[str, Capacity] = field(default_factory=dict)  # a key once there stays, as 0 (§2.5)
     podresources_calls: list[PodResourcesCall] = field(default_factory=list)
-    podresources_faults: list[Fail | Hang] = field(default_factory=list)
+    podresources_faults: list[PodResourcesFault] = field(default_factory=list)
     hidden_from_list: dict[str, int] = field(default_factory=dict)  # pod name → for how many more `List` answers
     checkpoint_failure: str | None = None  # a text: every write of the checkpoint fails with it
     panics: list[KubeletPanic] = field(default_factory=list)

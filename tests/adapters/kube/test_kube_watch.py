@@ -326,6 +326,17 @@ def test_a_watch_that_ends_at_once_is_not_repeated_at_once(lab: Lab, server: Api
 # ---- P33: a server that is busy or away
 
 
+def test_a_server_that_may_be_asked_again_at_once_is_given_time_all_the_same(lab: Lab, server: ApiServer) -> None:
+    """P33: a proxy that throttles with Retry-After 0 would be asked as fast as it can refuse."""
+    begin(lab, "a")
+    server.fail_next(Fail(code=429, retry_after_s=0), verb="list", times=4)
+    _, told = lab.watch_pods()
+    paused_s = [lab.pauses.pass_by() for _ in range(4)]
+    assert all(pause_s >= BACKOFF.retry_first_s / 2 for pause_s in paused_s)
+    assert paused_s[-1] > paused_s[0]
+    assert names(told.next()) == ["a"]
+
+
 def test_a_throttled_list_waits_as_long_as_the_server_says(lab: Lab, server: ApiServer) -> None:
     """P33: 429 with Retry-After 2, three times; then 503; then a connection reset. Never an exit."""
     begin(lab, "a")

@@ -39,6 +39,7 @@ POD_EVENT = ApiEvent(
     uid="uid1",
     reason="LimitNotEnforced",
     message="no enforcer holds it",
+    about="main",
     is_warning=True,
     count=1,
     first_s=0.0,
@@ -117,7 +118,7 @@ def test_the_same_news_is_one_event_however_often_it_is_told(client: KubeClient,
     assert (event["firstTimestamp"], event["lastTimestamp"]) == ("1970-01-01T00:00:00Z", "1970-01-01T00:02:00Z")
 
 
-@pytest.mark.parametrize("change", [{"uid": "uid2"}, {"reason": "OverPromise"}, {"message": "other"}, {"name": "test"}])
+@pytest.mark.parametrize("change", [{"uid": "uid2"}, {"reason": "OverPromise"}, {"about": "other"}, {"name": "test"}])
 def test_other_news_is_another_event(client: KubeClient, server: ApiServer, change: dict[str, str]) -> None:
     client.tell(POD_EVENT)
     client.tell(replace(POD_EVENT, **change))  # type: ignore[arg-type]  # all strings

@@ -42,9 +42,11 @@ def open_rig() -> Iterator[Rig]:
         made = Rig(Path(folder))
         log = logging.getLogger("sharer.adapters.kubelet")
         log.addHandler(made.heard)
+        log.setLevel(logging.INFO)
         yield made
         made.close()
         log.removeHandler(made.heard)
+        log.setLevel(logging.NOTSET)
         assert made.our_sockets() == []
         eventually(lambda: threads_named("sharer-") == [])
 

@@ -42,7 +42,7 @@ def test_nothing_is_sent_when_nothing_changes(node: Node) -> None:
 
 
 def test_a_burst_of_changes_is_one_message_with_the_last_state(node: Node) -> None:
-    """Contract §17.23."""
+    """Pitfall 23."""
     stream = node.watch()
     stream.next()
     node.feed.burst_s = 0.5  # long enough for a slow machine
@@ -112,7 +112,7 @@ def test_the_end_of_the_server_ends_streams_at_once_and_removes_the_socket(node:
     )
 )
 def test_a_list_travels_unchanged(listed: list[ListedDevice]) -> None:
-    """Contract rows 19 and 27: exact health words, and a topology only where a NUMA node is known."""
+    """Contract rows 19 and 27, pitfall 21: exact health words, and a topology only where a NUMA node is known."""
     read = api.ListAndWatchResponse.FromString(list_message(listed)).devices
     assert [device.ID for device in read] == [device.id for device in listed]
     assert [device.health for device in read] == ["Healthy" if d.healthy else "Unhealthy" for d in listed]
@@ -130,6 +130,6 @@ def test_a_list_travels_unchanged(listed: list[ListedDevice]) -> None:
     ids=["an ID twice", "a negative NUMA node"],
 )
 def test_a_list_that_the_kubelet_would_misread_is_a_programming_error(listed: list[ListedDevice]) -> None:
-    """Contract rows 19 and 27."""
+    """Contract rows 19 and 27, pitfall 22."""
     with pytest.raises(ValueError, match=r"listed twice|negative"):
         list_message(listed)

@@ -91,6 +91,12 @@ def test_a_kubelet_that_comes_later_is_registered_with_at_once(rig: Rig) -> None
     assert len(rig.kubelet.register_calls()) == 1
 
 
+def test_a_kubelet_that_stays_away_for_longer_than_a_restart_is_warned_of(rig: Rig) -> None:
+    offer(rig.link(replace(FAST, away_s=0.1)))
+    rig.heard.wait_for(f"{GPU} is registered as soon as the kubelet does")
+    rig.heard.wait_for("for 0.1 s now")
+
+
 def test_a_socket_that_nobody_listens_on_is_waited_for(rig: Rig) -> None:
     """Contract row 8: at most 3 s; a back-off shared by channels would make it longer."""
     with socket.socket(socket.AF_UNIX) as dead:
@@ -169,6 +175,13 @@ def test_a_kubelet_that_dies_in_the_middle_of_registering_is_registered_with_whe
         eventually(lambda: not started.kubelet.running)
         started.kubelet.start()
     started.kubelet.wait_capacity(GPU, 4)
+
+
+def test_a_server_that_does_not_answer_itself_is_never_registered(started: Rig) -> None:
+    """Pitfall 6: at a Register that fails to dial us, the kubelet would forget a registration that is good."""
+    offer(started.link(replace(FAST, own_socket_deadline_s=0.0)))
+    started.heard.wait_for("its own socket")
+    assert started.kubelet.register_calls() == []
 
 
 def test_a_kubelet_that_accepts_and_never_reads_the_list_is_asked_again(started: Rig) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from sharer.adapters.nvml import InstalledLibrary, NvmlDriver
-from sharer.adapters.nvml.library import FOLDERS, NAME, resolve_below
-from sharer.core.errors import NodeError
+from sharer.adapters.nvml.calls import VERSION_MISMATCH
+from sharer.adapters.nvml.library import FOLDERS, NAME, is_given, resolve_below
+from sharer.core.errors import FinalError, NodeError
 from sharer.simulation.hardware import SimulatedGpu
 from tests.fakes.nvml import InstalledGpus
 
@@ -107,6 +108,83 @@ def test_dots_do_not_lead_out_of_the_root(tmp_path: Path) -> None:
     (tmp_path / "usr").mkdir()
     os.symlink("../../../../etc/nvml", tmp_path / "usr/link")
     assert resolve_below(tmp_path, tmp_path / "usr/link") == tmp_path / "etc/nvml"
+
+
+# ---- a library that a container was given, and that the host has replaced since
+
+
+def lines(*mount_points: str) -> str:
+    """As in /proc/PID/mountinfo (proc(5))."""
+    return "".join(
+        f"{100 + i} 99 8:1 /x {point} ro,nosuid - ext4 /dev/sda1 ro\n" for i, point in enumerate(mount_points)
+    )
+
+
+class Loaded:
+    """Stands in for a `ctypes.CDLL`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("/usr/lib64/libnvidia-ml.so.580.95.05", True),
+        ("/usr/my lib/libnvidia-ml.so.1", True),
+        ("/usr/lib64/libnvidia-ml.so.590.10.01", False),
+        ("/host/usr/lib64/libnvidia-ml.so.580.95.05", False),
+        (NAME, False),
+    ],
+)
+def test_a_library_is_the_container_s_own_if_that_file_is_a_mount(tmp_path: Path, name: str, given: bool) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        lines("/", "/usr/lib64", "/host", "/usr/lib64/libnvidia-ml.so.580.95.05", r"/usr/my\040lib/libnvidia-ml.so.1")
+    )
+    assert is_given(Loaded(name), mounts) is given
+
+
+def test_what_is_not_known_to_be_the_container_s_own_is_not(tmp_path: Path) -> None:
+    assert not is_given(Loaded("/a/b"), tmp_path / "none")
+    assert not is_given(object(), tmp_path / "none")
+    (tmp_path / "mountinfo").write_text("nonsense\n")
+    assert not is_given(Loaded("/a/b"), tmp_path / "mountinfo")
+
+
+def test_an_outdated_library_that_no_other_can_replace_is_final(tmp_path: Path) -> None:
+    """P17: what the runtime gave a container stays the old driver's; only a new container has the new one's."""
+    node = InstalledGpus(tmp_path / "driver", [A])
+    driver = NvmlDriver(node.library, is_given=lambda _: True)
+    driver.discover()
+    driver.pause("the driver is upgraded")
+    driver.resume()
+    node.fail("nvmlInitWithFlags", VERSION_MISMATCH)
+    with pytest.raises(FinalError, match=r"given the library of the one before \(.*libnvidia-ml.*\): the agent ends"):
+        driver.discover()
+    node.clear()
+    assert driver.discover().gpus, "nobody is kept from asking"
+    driver.close()
+    node.close()
+
+
+@pytest.mark.parametrize(("given", "worked"), [(False, True), (True, False)])
+def test_a_mismatch_that_a_new_container_would_have_too_is_waited_out(
+    tmp_path: Path, given: bool, worked: bool
+) -> None:
+    """P17: a library from the host's folder is replaced in place; one that never worked is the newest there is."""
+    node = InstalledGpus(tmp_path / "driver", [A])
+    driver = NvmlDriver(node.library, is_given=lambda _: given)
+    if worked:
+        driver.discover()
+        driver.pause("the driver is upgraded")
+        driver.resume()
+    node.fail("nvmlInitWithFlags", VERSION_MISMATCH)
+    with pytest.raises(NodeError, match="reboot the node") as caught:
+        driver.discover()
+    assert not isinstance(caught.value, FinalError)
+    driver.close()
+    node.close()
 
 
 def test_an_upgraded_driver_is_used_without_a_restart(tmp_path: Path) -> None:

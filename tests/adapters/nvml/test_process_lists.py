@@ -24,7 +24,13 @@ GPU = SimulatedGpu(
         SimulatedProcess(pid=8, used_bytes=80, kind="mps"),
     ),
 )
-ON_A = {RawProcess(pid=pid, gpu_uuid="GPU-a", used_bytes=used) for pid, used in ((7, 700), (9, 90), (8, 80))}
+
+
+def raw(pid: int | None, uuid: str, used_bytes: int | None, *, mps: bool | None = False) -> RawProcess:
+    return RawProcess(pid=pid, gpu_uuid=uuid, used_bytes=used_bytes, is_mps_client=mps)
+
+
+ON_A = {raw(7, "GPU-a", 700), raw(9, "GPU-a", 90), raw(8, "GPU-a", 80, mps=True)}
 MIGS = tuple(
     SimulatedMig(uuid=f"MIG-{n}", index=n, gpu_instance_id=n + 1, profile="1g.10gb", memory_bytes=2**33) for n in (0, 2)
 )
@@ -38,8 +44,8 @@ CUT_GPU = replace(
     ),
 )
 ON_MIGS = {
-    RawProcess(pid=7, gpu_uuid="MIG-0", used_bytes=700),
-    RawProcess(pid=8, gpu_uuid="MIG-2", used_bytes=80),
+    raw(7, "MIG-0", 700),
+    raw(8, "MIG-2", 80, mps=True),
 }
 
 
@@ -77,7 +83,7 @@ def test_a_process_on_an_instance_that_is_no_mig_device_any_more_is_on_the_gpu(
 ) -> None:
     orphan = SimulatedProcess(pid=5, used_bytes=50, gpu_instance_id=9, compute_instance_id=0)
     found = open_driver(make_node(replace(CUT_GPU, processes=(orphan,)))).processes()
-    assert found.processes == (RawProcess(pid=5, gpu_uuid="GPU-a", used_bytes=50),)
+    assert found.processes == (raw(5, "GPU-a", 50),)
 
 
 def test_a_process_in_two_lists_is_one_with_the_larger_figure(make_node: MakeNode, open_driver: OpenDriver) -> None:
@@ -87,7 +93,7 @@ def test_a_process_in_two_lists_is_one_with_the_larger_figure(make_node: MakeNod
         SimulatedProcess(pid=7, used_bytes=80, kind="mps"),
     )
     found = open_driver(make_node(replace(GPU, processes=both))).processes()
-    assert found.processes == (RawProcess(pid=7, gpu_uuid="GPU-a", used_bytes=90),)
+    assert found.processes == (raw(7, "GPU-a", 90, mps=True),), "a client of MPS is in the list of compute, too"
 
 
 @pytest.mark.parametrize("no_pid", [0, 2**32 - 1])
@@ -97,7 +103,7 @@ def test_a_process_without_a_pid_or_a_figure_is_unknown_and_never_zero(
     """gpu-limits §4."""
     nameless = SimulatedProcess(pid=no_pid, used_bytes=None)
     found = open_driver(make_node(replace(GPU, processes=(nameless, nameless)))).processes()
-    assert found.processes == (RawProcess(pid=None, gpu_uuid="GPU-a", used_bytes=None),) * 2
+    assert found.processes == (raw(None, "GPU-a", None),) * 2
 
 
 def test_more_processes_than_were_expected_are_all_told(make_node: MakeNode, open_driver: OpenDriver) -> None:
@@ -118,7 +124,7 @@ def test_a_driver_without_any_list_of_mps_clients_is_asked_all_the_same(
 ) -> None:
     missing = [NEWEST[2], SECOND[2], FIRST[2]]
     found = open_driver(make_node(GPU, missing=missing)).processes()
-    assert {process.pid for process in found.processes} == {7, 9}
+    assert set(found.processes) == {raw(7, "GPU-a", 700, mps=None), raw(9, "GPU-a", 90, mps=None)}
     assert found.asked == {"GPU-a"}
 
 
