@@ -30,3 +30,10 @@ def main() -> None:
     from sharer.cli.group import sharer
 
     sharer.main(arguments, prog_name="sharer")
+
+
+def main_of_kubectl() -> None:
+    """The same as `kubectl sharer`: kubectl runs `kubectl-sharer` with the arguments that stand behind its name."""
+    from sharer.cli.group import sharer
+
+    sharer.main(sys.argv[1:], prog_name="kubectl sharer")

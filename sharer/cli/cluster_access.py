@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sharer.adapters.kube.access import choose_user_access
+from sharer.adapters.kube.access import Kubeconfig, choose_user_access
 from sharer.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,17 +47,20 @@ def open_cluster(kubeconfig: str | None, context: str | None) -> Iterator[KubeCl
             "nothing says which cluster is meant: there is no ~/.kube/config, KUBECONFIG is not set, and this is no"
             " pod. Name one with --kubeconfig"
         )
+    if isinstance(access, Kubeconfig) and not any(map(os.path.exists, str(access.path).split(os.pathsep))):
+        raise InputError(f"there is no kubeconfig {access.path}. Name one with --kubeconfig, or with KUBECONFIG")
     with contextlib.closing(connect(access, user_agent="sharer-cli")) as client:
         yield client
 
 
-def complete_context(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
-    """The contexts of the kubeconfig that kubectl would take."""
+def complete_context(context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
+    """The contexts of the kubeconfig that is named before, or that kubectl would take."""
     import yaml
 
     home = os.environ.get("HOME", "/")
     found = []
-    for path in os.environ.get("KUBECONFIG", f"{home}/.kube/config").split(os.pathsep):
+    named = context.params.get("kubeconfig") or os.environ.get("KUBECONFIG") or f"{home}/.kube/config"
+    for path in named.split(os.pathsep):
         with contextlib.suppress(OSError, yaml.YAMLError, AttributeError, TypeError, KeyError):
             found += [str(one["name"]) for one in yaml.safe_load(Path(path).read_bytes())["contexts"]]
     return [name for name in found if name.startswith(incomplete)]

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 
 import click
 
+from sharer.adapters.documents import json_pieces, yaml_pieces
 from sharer.adapters.yaml_text import read_policy_text
 from sharer.cli.cluster_access import open_cluster
-from sharer.cli.cluster_report import PARTIAL_DATA, Asked, read_report, without_collecting
+from sharer.cli.cluster_report import PARTIAL_DATA, Asked, read_report, without_collecting, write_pieces
 from sharer.cli.inputs import read_text
-from sharer.cli.long_table import Layout, print_long_table, terminal_width
-from sharer.cli.options import Output, print_document
+from sharer.cli.long_table import Layout, at_the_end, node_name, print_long_table, terminal_width
+from sharer.cli.options import Output
 from sharer.cli.tables import Cell, count, offered_text, print_list, print_table
 from sharer.core.cluster_plan import ClusterPlan, DeviceChange, NodeChange, asking_for, plan_cluster
 from sharer.core.cluster_report import ClusterReport
@@ -22,6 +23,10 @@ from sharer.core.quantities import duration
 from sharer.core.report import Offered
 
 _MANY = 20  # lines of a list
+_CUT = {
+    "NODE": (16, node_name), "PRODUCT": (12, at_the_end), "BEFORE": (14, at_the_end), "AFTER": (14, at_the_end),
+    "IN THE WAY": (12, at_the_end),
+}  # fmt: skip
 _COLUMNS = ("NODE", "GPU", "PRODUCT", "BEFORE", "AFTER", "TURN", "IN THE WAY")
 
 
@@ -37,7 +42,7 @@ def print_cluster_plan(file: str, asked: Asked, wanted_by: str | None) -> int:
         if asked.output is Output.TABLE:
             _print(plan, report)
         else:
-            print_document(plan, asked.output)
+            write_pieces(json_pieces(plan) if asked.output is Output.JSON else yaml_pieces(plan))
     for missing in report.missing:
         click.echo(f"missing: {missing.source}: {missing.problem}", err=True)
     return PARTIAL_DATA if report.missing else 0
@@ -48,7 +53,7 @@ def _print(plan: ClusterPlan, report: ClusterReport) -> None:
     changing = sum(bool(node.changes) for node in plan.nodes)
     if devices:
         click.echo(f"{plan.policy} changes {count(devices, 'GPU')} on {count(changing, 'node')} of {plan.cluster}:\n")
-        layout = Layout(width=terminal_width(), left_out=("TURN", "PRODUCT"), cut=("NODE", "PRODUCT", "IN THE WAY"))
+        layout = Layout(width=terminal_width(), left_out=("PRODUCT", "TURN"), cut=_CUT)
         print_long_table(_COLUMNS, lambda: _rows(plan), layout, lambda _column, _text: None)
         click.echo()
         kinds = Counter((change.product, *_sides(change)) for node in plan.nodes for change in node.changes)

@@ -138,11 +138,11 @@ def show(report: ClusterReport, asked: Asked) -> None:
         return
     match asked.output:
         case Output.JSON:
-            _write(json_pieces(report))
+            write_pieces(json_pieces(report))
         case Output.YAML:
-            _write(yaml_pieces(report))
+            write_pieces(yaml_pieces(report))
         case Output.CSV:
-            _write(csv_pieces(report, asked.sort_by))
+            write_pieces(csv_pieces(report, asked.sort_by))
         case Output.TABLE | Output.WIDE:
             style = Style(
                 width=terminal_width(), wide=asked.output is Output.WIDE, used=asked.live, sort_by=asked.sort_by
@@ -150,7 +150,8 @@ def show(report: ClusterReport, asked: Asked) -> None:
             print_cluster(report, style)
 
 
-def _write(pieces: Iterator[str]) -> None:
+def write_pieces(pieces: Iterator[str]) -> None:
+    """Write a long text, which should not lie in memory as a whole."""
     while some := "".join(islice(pieces, _PIECES)):
         click.echo(some, nl=False)
 

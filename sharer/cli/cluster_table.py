@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 
 import click
 
-from sharer.cli.long_table import Layout, print_long_table
-from sharer.cli.tables import Cell, count
+from sharer.cli.long_table import Layout, at_the_end, in_the_middle, node_name, print_long_table
+from sharer.cli.tables import Cell, count, printable
 from sharer.core.cluster_notes import gpu_name
 from sharer.core.cluster_report import ClusterGpu, ClusterNode, ClusterReport, Fleet, NodeResource, Total
 from sharer.core.cluster_rows import asking_names, gpu_rows, held_by, holder_names, notes_by_kind, resource_rows
@@ -26,11 +27,21 @@ _TOTAL = (
     "RESOURCE", "PRODUCT", "NODES", "GPUS", "SLICES", "HELD", "FREE", "OUT OF REACH", "LARGEST FREE", "PROMISED",
     "MEMORY",
 )  # fmt: skip
-_LEFT_OUT = ("STRATEGY", "PROMISED", "MEMORY", "HELD BY", "RUNNING", "NODES", "PRODUCT", "SLICES", "OUT OF REACH")
-_CUT = ("NODE", "PRODUCT", "HOLDERS", "PODS", "STATE", "RESOURCE")
+_LEFT_OUT = (
+    "STRATEGY", "PROMISED", "MEMORY", "USED", "HELD BY", "RUNNING", "NODES", "PRODUCT", "SLICES", "OUT OF REACH",
+    "HOLDERS", "PODS", "HEALTH", "ALLOCATABLE",
+)  # fmt: skip
+_CUT = {
+    "NODE": (16, node_name), "RESOURCE": (16, in_the_middle), "PRODUCT": (12, at_the_end), "HOLDERS": (12, at_the_end),
+    "PODS": (12, at_the_end), "STATE": (10, at_the_end),
+}  # fmt: skip
 _NAMES = 2  # holders that are named in a line
 _NOTES = 10  # of a kind, before "and so many more"
-_BAD = {"HEALTH": ("unhealthy",), "STATE": ("not ready", "gone", "agent silent"), "HELD BY": ("nothing",)}
+_BAD = {
+    "HEALTH": ("unhealthy",),
+    "STATE": ("not ready", "gone", "agent silent", "not listed"),
+    "HELD BY": ("nothing",),
+}
 _NOT_GOOD = {"HEALTH": ("unknown", "unmonitored"), "STATE": ("cordoned", "draining", "quarantined", "waiting")}
 
 
@@ -46,28 +57,48 @@ class Style:
 
 def print_cluster(report: ClusterReport, style: Style) -> None:
     """Print the report: a line for each GPU, then what only pods tell of, the totals, and what must not be missed."""
-    click.echo(f"{report.cluster}: {_fleet(report.fleet)}, at {report.observed_at}")
+    _say(f"{report.cluster}: {_fleet(report.fleet)}, at {report.observed_at}", style, indent="")
     rows = gpu_rows(report, style.sort_by)
     columns: tuple[str, ...] = _GPU
     if style.used:
         columns = (*columns[:10], "USED", *columns[10:])
     if style.wide:
         columns += _GPU_WIDE
-    _table(columns, lambda: (_gpu(node, gpu, style) for node, gpu in rows), style)
-    _table(_ASKED, lambda: (_asked(node, one, style) for node, one in resource_rows(report)), style)
     totals = (*_TOTAL, *(("USED",) if style.used else ()))
-    _table(totals, lambda: (_total(one, style) for one in report.totals), style)
+    left_out = (
+        *_table(columns, lambda: (_gpu(node, gpu, style) for node, gpu in rows), style),
+        *_table(_ASKED, lambda: (_asked(node, one, style) for node, one in resource_rows(report)), style),
+        *_table(totals, lambda: (_total(one, style) for one in report.totals), style),
+    )
+    if left_out:
+        click.echo()
+        _say(f"No room for {', '.join(dict.fromkeys(left_out))}: -o wide has them", style, indent="")
     for kind, notes in notes_by_kind(report).items():
         most = len(notes) if style.wide else _NOTES
         click.echo(f"\n{kind.capitalize().replace('-', ' ')}:")
         for note in notes[:most]:
-            click.echo(f"  {note.node}: {note.message}")
+            _say(f"{note.node}: {note.message}", style)
         if len(notes) > most:
             click.echo(f"  and {len(notes) - most} more; -o wide shows them")
     if report.unknown:
         click.echo("\nNot known:")
         for sentence in report.unknown:
-            click.echo(f"  {sentence}")
+            _say(sentence, style)
+
+
+def _say(text: str, style: Style, indent: str = "  ") -> None:
+    """Print a sentence; one that is longer than a line goes on below, further in."""
+    for number, line in enumerate(text.splitlines()):
+        words, first = printable(line), indent if number == 0 else f"{indent}  "
+        if style.width is None or style.wide:
+            click.echo(first + words)
+        else:
+            click.echo(
+                textwrap.fill(
+                    words, max(style.width, 20), initial_indent=first, subsequent_indent=f"{indent}  ",
+                    break_long_words=False, break_on_hyphens=False,
+                )
+            )  # fmt: skip
 
 
 def _fleet(fleet: Fleet) -> str:
@@ -79,17 +110,14 @@ def _fleet(fleet: Fleet) -> str:
     return ", ".join([*parts, "pods unknown" if fleet.pods is None else count(fleet.pods, "pod")])
 
 
-def _table(columns: tuple[str, ...], rows: Callable[[], Iterator[list[Cell]]], style: Style) -> None:
+def _table(columns: tuple[str, ...], rows: Callable[[], Iterator[list[Cell]]], style: Style) -> tuple[str, ...]:
+    """Print a table, if there is anything in it. Returns the columns for which there was no room."""
     if next(rows(), None) is None:
-        return
+        return ()
     click.echo()
     width = None if style.wide else style.width
-    layout = Layout(
-        width=width,
-        left_out=tuple(name for name in _LEFT_OUT if name in columns),
-        cut=_CUT,
-    )
-    print_long_table(columns, rows, layout, _colour)
+    layout = Layout(width=width, left_out=_LEFT_OUT, cut=_CUT)
+    return print_long_table(columns, rows, layout, _colour)
 
 
 def _colour(column: str, text: str) -> str | None:
@@ -114,7 +142,7 @@ def _gpu(node: ClusterNode, gpu: ClusterGpu, style: Style) -> list[Cell]:
         _bytes(gpu.largest_free_bytes),
         _bytes(gpu.promised_bytes),
         *used,
-        _some(names, style),
+        _some(names, style, omitted=gpu.holders_omitted),
         held_by(gpu),
         gpu.health,
         ", ".join(gpu.state) or None,
@@ -126,10 +154,13 @@ def _product(gpu: ClusterGpu) -> str:
     return (gpu.product or "unknown") + ("" if gpu.mig_profile is None else f" {gpu.mig_profile}")
 
 
-def _some(names: tuple[str, ...], style: Style) -> str | None:
+def _some(names: tuple[str, ...], style: Style, omitted: int = 0) -> str | None:
     most = len(names) if style.wide else _NAMES
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more or None
+    more = max(0, len(names) - most) + omitted
+    shown = ", ".join(names[:most])
+    if not more:
+        return shown or None
+    return f"{shown} and {more} more" if shown else f"{more} not told of"
 
 
 def _asked(node: ClusterNode, one: NodeResource, style: Style) -> list[Cell]:

@@ -1,6 +1,6 @@
 """`kubectl sharer <TAB>`: kubectl calls `kubectl_complete-sharer` with the words so far; the last may be empty.
 
-One line a word, its explanation behind a tab, and at the end a directive: 4 says not to complete file names
+One line a word, its explanation behind a tab, and at the end a directive: 4 says not to complete file names, 0 to do so
 (api-server-facts §7).
 """
 
@@ -14,7 +14,7 @@ from click.shell_completion import ShellComplete
 
 from sharer.cli.group import sharer
 
-_NO_FILES = ":4"
+_FILES, _NO_FILES = ":0", ":4"
 
 
 def complete() -> None:
@@ -31,4 +31,6 @@ def completions(words: Sequence[str]) -> list[str]:
     """
     *before, incomplete = words or [""]
     found = ShellComplete(sharer, {}, "sharer", "_SHARER_COMPLETE").get_completions(before, incomplete)
-    return [f"{one.value}\t{one.help}" if one.help else one.value for one in found] + [_NO_FILES]
+    plain = [one for one in found if one.type == "plain"]
+    lines = [f"{one.value}\t{one.help}" if one.help else one.value for one in plain]
+    return [*lines, _NO_FILES if len(plain) == len(found) else _FILES]

@@ -14,8 +14,10 @@ from sharer.core.errors import InputError, SharerError
 COMMANDS = {
     "agent": ("sharer.cli.group:agent", "Share this node's GPUs until told to stop."),
     "devices": ("sharer.cli.devices:devices", "Show the GPUs and MIG devices of this node."),
-    "policy": ("sharer.cli.policy:policy", "Check, plan and convert sharing policies."),
-    "report": ("sharer.cli.report:report", "Show this node's GPUs, slices, owners and policy."),
+    "mps": ("sharer.cli.mps:mps", "Supervise this node's MPS control daemons until told to stop."),
+    "doctor": ("sharer.cli.doctor:doctor", "Look at everything that sharing needs, and say what to do."),
+    "policy": ("sharer.cli.policy:policy", "Check, plan, convert and roll out sharing policies."),
+    "report": ("sharer.cli.report:report", "Show GPUs, slices, owners and policy, of this node or of a cluster."),
     "simulate": ("sharer.cli.simulate:simulate", "Run the agent on a simulated node, or plan which pods fit."),
 }
 """Name -> where the command is, and its help in one line. Kept here so that listing them imports none of them."""

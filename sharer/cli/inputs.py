@@ -9,7 +9,9 @@ from pathlib import Path
 
 from sharer.adapters.documents import read_inventory
 from sharer.adapters.yaml_text import read_policy_text
-from sharer.core.errors import InputError
+from sharer.cli.tables import count
+from sharer.core.device_id import recognise
+from sharer.core.errors import InputError, NodeError
 from sharer.core.inventory import Inventory
 from sharer.core.policy import Policy
 
@@ -24,6 +26,35 @@ def read_text(path: str) -> tuple[bytes, str]:
         return Path(path).read_bytes(), path
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {os.strerror(error.errno or 0)}") from error
+
+
+def files_in(path: str) -> list[str]:
+    """The file itself; of a directory its files, without those of a ConfigMap's mount that are not keys."""
+    if path == STANDARD_INPUT or not os.path.isdir(path):
+        return [path]
+    try:
+        names = sorted(name for name in os.listdir(path) if not name.startswith("."))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {os.strerror(error.errno or 0)}") from error
+    found = [file for name in names if os.path.isfile(file := os.path.join(path, name))]
+    if not found:
+        raise InputError(f"{path}: has no file; a ConfigMap that is mounted there needs a key, such as default")
+    return found
+
+
+def why_to_go_on(checkpoint: Path) -> str | None:
+    """Why an agent has to run here whatever its policy: slices are in use, or may be. None: none is."""
+    from sharer.adapters.checkpoint import Checkpoint
+    from sharer.adapters.watch import DirectoryWatch
+
+    try:
+        with contextlib.closing(DirectoryWatch()) as watch:
+            reading = Checkpoint(checkpoint, watch).read()
+    except NodeError as error:
+        return f"slices may be in use: {error}"
+    entries = () if reading is None else reading.entries
+    held = {one for entry in entries for one in entry.ids if recognise(one) is not None}
+    return f"{checkpoint} has {count(len(held), 'slice')} in use" if held else None
 
 
 def read_policy(path: str) -> Policy:

@@ -8,19 +8,50 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
 from itertools import islice
 
 import click
 
-from sharer.cli.tables import Cell
+from sharer.cli.tables import Cell, cell_text
 from sharer.core.values import dataclass
 
 _GAP = "  "
-_LEAST = 12  # characters that a text keeps
 _CHUNK = 1000  # lines that are written at a time
 Paint = Callable[[str, str], str | None]
 """From a column's name and a cell's text to a colour; None: no colour."""
+Shorten = Callable[[str, int], str]
+"""Makes a text that is too long as long as this."""
+
+
+def at_the_end(text: str, width: int) -> str:
+    """For what can be told by how it begins.
+
+    >>> at_the_end("default/train, default/other", 12)
+    'default/tra…'
+    """
+    return f"{text[: width - 1]}…"
+
+
+def in_the_middle(text: str, width: int) -> str:
+    """For what differs in the end.
+
+    >>> in_the_middle("nvidia.com/gpu.shared", 16)
+    'nvidia.c….shared'
+    """
+    end = (width - 1) // 2
+    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
+
+
+def node_name(text: str, width: int) -> str:
+    """For nodes: their domain is the same, and those of a pool differ in the end of their names.
+
+    >>> node_name("ip-10-0-123-45.eu-central-1.compute.internal", 16), node_name("gke-a100-pool-7d3f9c2a-x8zp", 16)
+    ('ip-10-0-123-45.…', 'gke-a100…2a-x8zp')
+    """
+    host, _, _ = text.partition(".")
+    return at_the_end(text, width) if len(host) < width else in_the_middle(host, width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +60,8 @@ class Layout:
 
     width: int | None  # of a line; None: as wide as it needs
     left_out: tuple[str, ...] = ()  # columns that may be left out, those that matter least first
-    cut: tuple[str, ...] = ()  # columns of texts that may be cut
+    cut: Mapping[str, tuple[int, Shorten]] = field(default_factory=dict)
+    """Columns of texts that may be cut -> how many characters they keep at least, and how they are cut."""
 
 
 def terminal_width() -> int | None:
@@ -39,8 +71,8 @@ def terminal_width() -> int | None:
 
 def print_long_table(
     columns: Sequence[str], rows: Callable[[], Iterator[Sequence[Cell]]], layout: Layout, paint: Paint
-) -> None:
-    """Print a table. Columns of numbers are aligned to the right.
+) -> tuple[str, ...]:
+    """Print a table. Columns of numbers are aligned to the right. Returns the columns that were left out.
 
     `rows` is called twice, to measure and to print: a large fleet's cells are not to lie in memory.
     """
@@ -50,18 +82,16 @@ def print_long_table(
         for number, cell in enumerate(row):
             texts[number] |= isinstance(cell, str)
             numbers[number] |= isinstance(cell, int)
-            widths[number] = max(widths[number], len(_text(cell)))
+            widths[number] = max(widths[number], len(cell_text(cell)))
     numeric = [some and not other for some, other in zip(numbers, texts, strict=True)]
     shown = _shown(columns, widths, layout)
     _narrow(columns, widths, shown, layout)
-    click.echo(_line(columns, columns, widths, numeric, shown, lambda _name, _text: "bold"))
-    lines = (_line(columns, [_text(cell) for cell in row], widths, numeric, shown, paint) for row in rows())
+    line = _Lines(columns, widths, numeric, shown, layout)
+    click.echo(line.text(columns, lambda _name, _text: "bold"))
+    lines = (line.text(list(map(cell_text, row)), paint) for row in rows())
     while chunk := "\n".join(islice(lines, _CHUNK)):
         click.echo(chunk)
-
-
-def _text(cell: Cell) -> str:
-    return "-" if cell is None else str(cell)
+    return tuple(name for number, name in enumerate(columns) if number not in shown)
 
 
 def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
@@ -71,7 +101,7 @@ def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
 def _floor(columns: Sequence[str], widths: Sequence[int], number: int, layout: Layout) -> int:
     """How narrow a column can become."""
     name = columns[number]
-    return min(widths[number], max(_LEAST, len(name))) if name in layout.cut else widths[number]
+    return min(widths[number], max(layout.cut[name][0], len(name))) if name in layout.cut else widths[number]
 
 
 def _shown(columns: Sequence[str], widths: Sequence[int], layout: Layout) -> list[int]:
@@ -79,7 +109,7 @@ def _shown(columns: Sequence[str], widths: Sequence[int], layout: Layout) -> lis
     if layout.width is None:
         return shown
     floors = [_floor(columns, widths, number, layout) for number in shown]
-    for name in layout.left_out:
+    for name in (name for name in layout.left_out if name in columns):
         if _total(floors, shown) <= layout.width:
             break
         shown.remove(columns.index(name))
@@ -100,25 +130,33 @@ def _narrow(columns: Sequence[str], widths: list[int], shown: Sequence[int], lay
         widths[widest] = max(least, widths[widest] - too_much)
 
 
-def _line(
-    columns: Sequence[str],
-    row: Sequence[str],
-    widths: Sequence[int],
-    numeric: Sequence[bool],
-    shown: Sequence[int],
-    paint: Paint,
-) -> str:
-    cells = []
-    for number in shown:
-        text, width = row[number], widths[number]
-        if len(text) > width:
-            text = text[: width - 1] + "…"
-        padded = text.rjust(width) if numeric[number] else text.ljust(width)
-        if number == shown[-1]:
-            padded = padded.rstrip()
-        style = paint(columns[number], row[number])
-        cells.append(padded if style is None else _styled(padded, style))
-    return _GAP.join(cells)
+class _Lines:
+    """Puts cells together."""
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        widths: Sequence[int],
+        numeric: Sequence[bool],
+        shown: Sequence[int],
+        layout: Layout,
+    ) -> None:
+        self._columns, self._widths, self._numeric, self._shown = columns, widths, numeric, shown
+        self._shorten = [layout.cut[name][1] if name in layout.cut else at_the_end for name in columns]
+
+    def text(self, row: Sequence[str], paint: Paint) -> str:
+        """One line."""
+        cells = []
+        for number in self._shown:
+            text, width = row[number], self._widths[number]
+            if len(text) > width:
+                text = self._shorten[number](text, width)
+            padded = text.rjust(width) if self._numeric[number] else text.ljust(width)
+            if number == self._shown[-1]:
+                padded = padded.rstrip()
+            style = paint(self._columns[number], row[number])
+            cells.append(padded if style is None else _styled(padded, style))
+        return _GAP.join(cells)
 
 
 def _styled(text: str, style: str) -> str:

@@ -8,12 +8,21 @@ import click
 
 from sharer.cli.tables import Cell, print_list, print_table
 from sharer.core.findings import FindingKind
-from sharer.core.node_report import GpuStatus, HolderReport, NodeReport, PolicyReport, ResourceReport, SliceReport
+from sharer.core.node_report import (
+    GpuStatus,
+    HolderReport,
+    MpsReport,
+    NodeReport,
+    PolicyReport,
+    ResourceReport,
+    SliceReport,
+)
 from sharer.core.quantities import duration, format_bytes
 
 _GPU = ("GPU", "PRODUCT", "MEMORY", "STRATEGY", "SLICES", "HELD", "FREE", "LARGEST FREE", "PROMISED", "USED", "HEALTH")
 _GPU_WIDE = ("RESOURCE", "UUID")
 _RESOURCE = ("RESOURCE", "SLICES", "HELD", "FREE", "QUARANTINED", "DRAINING", "UNHEALTHY", "WAITING")
+_MPS = ("MPS DAEMON OF", "INTERFACE", "GPU", "SERVES", "CLIENTS", "LIMITS ARE")
 _HOLDER = ("GPU", "SLICE", "STATE", "POD", "CONTAINER", "PROMISE", "USED")
 _HOLDER_WIDE = ("HELD BY", "POD UID", "RESOURCE")
 _TOLD_ELSEWHERE = {"Source", "Driver", *FindingKind}  # warnings with a place of their own in the report
@@ -37,6 +46,9 @@ def print_node(report: NodeReport, *, wide: bool) -> None:
         click.echo()
         print_table(_RESOURCE, [_resource(resource) for resource in status.resources])
     names = {gpu.uuid: _name(gpu) for gpu in status.gpus}
+    if report.mps:
+        click.echo()
+        print_table(_MPS, [row for daemon in report.mps for row in _mps(daemon, names)])
     slices = {(one.resource, one.id): one for one in report.slices}
     if status.holders:
         click.echo()
@@ -101,6 +113,18 @@ def _resource(resource: ResourceReport) -> list[Cell]:
         resource.unhealthy,
         resource.waiting,
     ]
+
+
+def _mps(daemon: MpsReport, names: dict[str, str]) -> Iterator[list[Cell]]:
+    for uuid, gpu in daemon.gpus.items():
+        yield [
+            daemon.resource,
+            daemon.interface or "unknown",
+            names.get(uuid, "?"),
+            "yes" if gpu.problem is None else "no",
+            "unknown" if gpu.clients is None else gpu.clients,
+            daemon.limits_are,
+        ]
 
 
 def _holder(one: HolderReport, its_slice: SliceReport | None, names: dict[str, str], wide: bool) -> list[Cell]:

@@ -9,15 +9,19 @@ from pathlib import Path
 
 import click
 
+from sharer.cli.cluster_access import access_options
 from sharer.cli.inputs import (
+    files_in,
     inventory_from_file,
     inventory_of_node,
     inventory_of_products,
     read_policy,
+    why_to_go_on,
 )
 from sharer.cli.live_plan import print_live_plan
 from sharer.cli.options import Output, driver_library_option, output_option, print_document, run_dir_option
-from sharer.cli.tables import Cell, count, print_list, print_table
+from sharer.cli.policy_steps import apply, hold, rollback
+from sharer.cli.tables import Cell, count, offered_text, print_list, print_table
 from sharer.core.errors import InputError, PolicyError, Problem
 from sharer.core.inventory import Inventory
 from sharer.core.plan import Refusal, make_plan
@@ -26,7 +30,6 @@ from sharer.core.quantities import format_bytes
 from sharer.core.report import (
     Change,
     CheckedPolicy,
-    Offered,
     PlanReport,
     PolicyCheckReport,
     accepted_policy,
@@ -38,13 +41,19 @@ from sharer.core.report import (
 FOUND_SOMETHING = 1
 WRONG_INPUT = 2
 _INVENTORY = click.option(
-    "--inventory", "inventory_file", metavar="FILE", help="A node, as `sharer devices -o json` described it."
-)
+    "--inventory", "inventory_file", type=click.Path(), metavar="FILE",
+    help="A node, as `sharer devices -o json` described it.",
+)  # fmt: skip
 
 
 @click.group(epilog="Example: sharer policy check policy.yaml")
 def policy() -> None:
-    """Check, plan and convert sharing policies."""
+    """Check, plan, convert and roll out sharing policies."""
+
+
+policy.add_command(apply)
+policy.add_command(rollback)
+policy.add_command(hold)
 
 
 @policy.command(
@@ -52,24 +61,43 @@ def policy() -> None:
 Example: sharer policy check config/*.yaml
          sharer policy check --inventory node-7.json new.yaml"""
 )
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
 @_INVENTORY
+@click.option(
+    "--unless-held", "checkpoint", type=click.Path(path_type=Path), metavar="CHECKPOINT",
+    help="Exit with 0 all the same where this checkpoint of the kubelet has slices in use.",
+)  # fmt: skip
 @output_option(Output.TABLE, Output.JSON, Output.YAML)
 @click.pass_context
-def check(context: click.Context, files: tuple[str, ...], inventory_file: str | None, output: Output) -> None:
-    """Say everything that is wrong with policies. FILE "-" is standard input.
+def check(
+    context: click.Context,
+    files: tuple[str, ...],
+    inventory_file: str | None,
+    checkpoint: Path | None,
+    output: Output,
+) -> None:
+    """Say everything that is wrong with policies.
 
-    With an inventory also which of its GPUs would offer nothing, and why. Exit status: 0 fine, 1 a GPU would offer
-    nothing, 2 a policy is wrong.
+    FILE "-" is standard input; of a directory, such as a mounted ConfigMap, every file is read. With an inventory also
+    which of its GPUs would offer nothing, and why. Exit status: 0 fine, 1 a GPU would offer nothing, 2 a policy is
+    wrong.
+
+    --unless-held is for an init container: a wrong policy should stop a new node, and no node whose containers need its
+    agent. The agent itself keeps the last good policy.
     """
     inventory = None if inventory_file is None else inventory_from_file(inventory_file)
-    report = PolicyCheckReport(policies=tuple(_check(file, inventory) for file in files))
+    named = [one for file in files for one in files_in(file)]
+    report = PolicyCheckReport(policies=tuple(_check(file, inventory) for file in named))
     if output is Output.TABLE:
         for checked in report.policies:
             _print_check(checked)
     else:
         print_document(report, output)
-    if not all(checked.accepted for checked in report.policies):
+    accepted = all(checked.accepted for checked in report.policies)
+    if not accepted and checkpoint is not None and (why := why_to_go_on(checkpoint)) is not None:
+        click.echo(f"exit status 0 all the same: {why}", err=True)
+        return
+    if not accepted:
         context.exit(WRONG_INPUT)
     if any(checked.refusals for checked in report.policies):
         context.exit(FOUND_SOMETHING)
@@ -79,22 +107,36 @@ def check(context: click.Context, files: tuple[str, ...], inventory_file: str | 
     epilog="""\b
 Example: sharer policy plan new.yaml --gpus 8xA100-80GB
          sharer policy plan new.yaml --inventory node-7.json --diff old.yaml
-         sharer policy plan new.yaml --live"""
+         sharer policy plan new.yaml --live
+         sharer policy plan new.yaml --cluster --name a100"""
 )
-@click.argument("file", metavar="FILE")
+@click.argument("file", type=click.Path(), metavar="FILE")
 @_INVENTORY
 @click.option("--gpus", metavar="GPUS", help='A node with these GPUs, such as "8xA100-80GB,2xL4".')
-@click.option("--diff", "old_file", metavar="OLD", help="Show only what changes from this policy to FILE.")
+@click.option("--diff", "old_file", type=click.Path(), metavar="OLD",
+              help="Show only what changes from this policy to FILE.")  # fmt: skip
 @click.option("--live", is_flag=True, help="Show the steps there of the running node, and which pods are in the way.")
+@click.option("--cluster", is_flag=True, help="Show what changes on each node of the cluster, and who is in the way.")
+@click.option("--name", metavar="NAME", help="With --cluster: only nodes whose label sharer.dev/policy is NAME.")
+@click.option("-l", "--selector", metavar="LABELS", help="With --cluster: only nodes with these labels.")
+@access_options
 @run_dir_option
 @driver_library_option
 @output_option(Output.TABLE, Output.JSON, Output.YAML)
+@click.pass_context
 def plan(
+    context: click.Context,
+    /,
     file: str,
     inventory_file: str | None,
     gpus: str | None,
     old_file: str | None,
     live: bool,
+    cluster: bool,
+    name: str | None,
+    selector: str | None,
+    kubeconfig: str | None,
+    kube_context: str | None,
     run_dir: Path,
     driver_library: Path | None,
     host_root: Path,
@@ -103,9 +145,28 @@ def plan(
     """Show the slices that a policy offers.
 
     On the node of an inventory, on a node with some GPUs, or on this one. With --live, how this node gets there from
-    what its agent offers and its pods hold now. The exit status is 0 also where a GPU offers nothing or where --diff
-    finds a difference: `policy check` is the check.
+    what its agent offers and its pods hold now. With --cluster, what would change on every node of which an agent
+    publishes a GpuNode; that needs the rights to list nodes and gpunodes.sharer.dev.
+
+    The exit status is 0 also where a GPU offers nothing or where --diff finds a difference: `policy check` is the
+    check.
     """
+    if cluster:
+        if live or inventory_file is not None or gpus is not None or old_file is not None:
+            raise click.UsageError(
+                "--cluster is about its nodes as they are, without --live, --inventory, --gpus, --diff."
+            )
+        from sharer.cli.cluster_plan import print_cluster_plan
+        from sharer.cli.cluster_report import Asked
+
+        asked = Asked(output=output, selector=selector or "", kubeconfig=kubeconfig, context=kube_context)
+        if status := print_cluster_plan(file, asked, name):
+            context.exit(status)
+        return
+    if name is not None or selector is not None or kubeconfig is not None or kube_context is not None:
+        raise click.UsageError(
+            "--name, --selector, --kubeconfig and --context are about a cluster; give --cluster too."
+        )
     if live:
         if inventory_file is not None or gpus is not None or old_file is not None:
             raise click.UsageError("--live is about this node as it is now, without --inventory, --gpus and --diff.")
@@ -134,7 +195,7 @@ def plan(
 
 
 @policy.command(epilog="Example: sharer policy convert nvidia-config.yaml > policy.yaml")
-@click.argument("file", metavar="FILE")
+@click.argument("file", type=click.Path(), metavar="FILE")
 def convert(file: str) -> None:
     """Write a policy in sharer's own format.
 
@@ -217,16 +278,8 @@ def _change_row(change: Change) -> list[Cell]:
     return [
         change.resource,
         change.uuid,
-        _side(change.before),
-        _side(change.after),
+        offered_text(change.before),
+        offered_text(change.after),
         len(change.ids_going),
         len(change.ids_coming),
     ]
-
-
-def _side(offered: Offered | None) -> str:
-    if offered is None:
-        return "nothing"
-    memory = "no limit" if offered.promise_bytes is None else format_bytes(offered.promise_bytes)
-    share = "" if offered.compute_percent is None else f", {offered.compute_percent} %"
-    return f"{offered.slices} × {memory}{share}, {offered.strategy}"

@@ -23,7 +23,7 @@ _YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
 @click.command(epilog="Example: sharer policy apply new.yaml --configmap gpu/policies --name a100")
-@click.argument("file", metavar="FILE")
+@click.argument("file", type=click.Path(), metavar="FILE")
 @_CONFIG_MAP
 @click.option("--name", default=DEFAULT_NAME, show_default=True, metavar="NAME",
               help="For the nodes with this name in their label sharer.dev/policy.")  # fmt: skip

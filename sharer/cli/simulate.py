@@ -24,6 +24,9 @@ from sharer.simulation.story import Audience, Observation, SimulationReport
 FAILED = 1
 DEFAULT_GPUS = "2xA100-80GB"
 _MANY = 4  # so many names stand in a table's cell
+_SLICES = (
+    "GPU", "PRODUCT", "RESOURCE", "SLICES", "MEMORY EACH", "HELD", "DRAINING", "FREE", "UNHEALTHY", "HELD BY", "PODS",
+)  # fmt: skip
 _UUID = re.compile(r"\b(GPU|MIG)-([0-9a-f]{8})(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 
@@ -39,8 +42,10 @@ A pod of FILE comes at once and runs for ever, unless its annotations say otherw
 )
 @click.option("--gpus", metavar="GPUS", default=DEFAULT_GPUS, show_default=True,
               help='The node\'s GPUs, such as "8xA100-80GB,2xL4" or "1xA100-80GB:mig(3x1g.10gb)".')  # fmt: skip
-@click.option("--policy", "policy_file", metavar="FILE", help="How they are shared. Default: four slices a GPU.")
-@click.option("--pods", "pods_file", metavar="FILE", help="Say which of these pods fit, instead of the demo.")
+@click.option("--policy", "policy_file", type=click.Path(), metavar="FILE",
+              help="How they are shared. Default: four slices a GPU.")  # fmt: skip
+@click.option("--pods", "pods_file", type=click.Path(), metavar="FILE",
+              help="Say which of these pods fit, instead of the demo.")  # fmt: skip
 @output_option(Output.TABLE, Output.JSON, Output.YAML)
 @click.pass_context
 def simulate(context: click.Context, gpus: str, policy_file: str | None, pods_file: str | None, output: Output) -> None:
@@ -107,7 +112,7 @@ def _short(text: str) -> str:
 def _print_slices(report: SimulationReport) -> None:
     click.echo()
     print_table(
-        ("GPU", "PRODUCT", "RESOURCE", "SLICES", "MEMORY EACH", "HELD", "DRAINING", "FREE", "UNHEALTHY", "PODS"),
+        _SLICES,
         [
             [
                 str(one.gpu),
@@ -119,6 +124,7 @@ def _print_slices(report: SimulationReport) -> None:
                 one.draining,
                 one.free,
                 one.unhealthy,
+                " ".join(one.held_by) or None,
                 _some(one.pods),
             ]
             for one in report.slices

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 import click
 
+from sharer.core.quantities import format_bytes
+from sharer.core.report import Offered
+
 Cell = str | int | None  # None: nothing to say
 
 
@@ -22,7 +25,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
         numeric = all(isinstance(row[number], int | None) for row in rows)
         table.add_column(name, justify="right" if numeric and rows else "left", overflow="fold")
     for row in rows:
-        table.add_row(*("-" if cell is None else str(cell) for cell in row))
+        table.add_row(*map(cell_text, row))
     with console.capture() as captured:
         console.print(table)
     for line in captured.get().splitlines():
@@ -34,7 +37,24 @@ def print_list(title: str, lines: Sequence[str]) -> None:
     if lines:
         click.echo(f"\n{title}:")
         for line in lines:
-            click.echo(f"  {line}")
+            for part in line.splitlines():
+                click.echo(f"  {printable(part)}")
+
+
+def cell_text(cell: Cell) -> str:
+    """What stands in a cell."""
+    return "-" if cell is None else printable(str(cell))
+
+
+def printable(text: str) -> str:
+    r"""The text without what would steer a terminal: names and reasons come from nodes, pods and drivers.
+
+    >>> printable("train\x1b[2J"), printable("two\nlines")
+    ('train�[2J', 'two lines')
+    """
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else " " if sign.isspace() else "�" for sign in text)
 
 
 def count(number: int, word: str) -> str:
@@ -44,3 +64,12 @@ def count(number: int, word: str) -> str:
     ('1 GPU', '8 slices', 'no GPUs')
     """
     return f"{number or 'no'} {word}{'' if number == 1 else 's'}"
+
+
+def offered_text(offered: Offered | None) -> str:
+    """What a device offers, in a cell: "4 × 20 GiB, time-slicing"."""
+    if offered is None:
+        return "nothing"
+    memory = "no limit" if offered.promise_bytes is None else format_bytes(offered.promise_bytes)
+    share = "" if offered.compute_percent is None else f", {offered.compute_percent} %"
+    return f"{offered.slices} × {memory}{share}, {offered.strategy}"

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from sharer.core.cluster_facts import ClusterFacts, GpuNodeFacts, LeaseFacts, NodeFacts, Source
 from sharer.core.cluster_notes import find_notes
 from sharer.core.cluster_report import (
+    OWNING,
     ClusterGpu,
     ClusterNode,
     ClusterReport,
@@ -21,6 +22,7 @@ from sharer.core.cluster_totals import total
 from sharer.core.node_report import GpuStatus, HolderReport, ResourceReport
 from sharer.core.pod_asks import PodAsk, is_gpu_resource
 from sharer.core.policy_choice import HOLD_LABEL, POLICY_LABEL
+from sharer.core.quantities import duration
 from sharer.core.values import dataclass
 
 _DIGITS = re.compile(r"(\d+)")
@@ -58,10 +60,10 @@ def report_cluster(facts: ClusterFacts, selection: Selection, *, cluster: str, o
         observed_at=observed_at,
         fleet=Fleet(
             nodes=len(nodes),
-            not_ready=sum(one.state == "not-ready" for one in nodes),
-            cordoned=sum(one.state == "cordoned" for one in nodes),
+            not_ready=None if facts.nodes.items is None else sum(one.state == "not-ready" for one in nodes),
+            cordoned=None if facts.nodes.items is None else sum(one.state == "cordoned" for one in nodes),
             with_agent=sum(one.agent is not None for one in nodes),
-            agents_silent=sum(one.agent_silent is not None for one in nodes),
+            agents_silent=_agents_silent(nodes, leases),
             gpus=sum(len(one.gpus) for one in nodes),
             pods=None if facts.pods.items is None else sum(len(one.pods) for one in nodes),
         ),
@@ -73,6 +75,11 @@ def report_cluster(facts: ClusterFacts, selection: Selection, *, cluster: str, o
             MissingSource(source=name, problem=source.problem) for name, source in sources if source.problem is not None
         ),
     )
+
+
+def _agents_silent(nodes: Iterable[ClusterNode], leases: Mapping[str, LeaseFacts] | None) -> int | None:
+    told = [one for one in nodes if one.agent is not None]
+    return None if told and leases is None else sum(one.agent_silent is not None for one in told)
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
@@ -127,7 +134,8 @@ def _node(
         for word, holds in ((state.replace("-", " "), state != "ready"), ("agent silent", silent is not None))
         if holds
     )
-    gpus = tuple(_gpus(published, reachable, said, is_meant)) if published is not None else ()
+    unlisted = _unlisted(node, published)
+    gpus = () if published is None else tuple(_gpus(published, reachable, unlisted, said, is_meant))
     return ClusterNode(
         name=one.name,
         state=state,
@@ -142,7 +150,7 @@ def _node(
         policy=None if published is None else published.policy,
         policy_label=None if node is None else node.labels.get(POLICY_LABEL),
         held_back=node is not None and node.labels.get(HOLD_LABEL, "false") != "false",
-        resources=tuple(_resources(one, facts, reachable, is_meant)),
+        resources=tuple(_resources(one, facts, reachable, unlisted, is_meant)),
         gpus=gpus,
         pods=tuple(_pods(one.pods, is_meant)),
         gpus_omitted=0 if published is None else published.gpus_omitted,
@@ -173,8 +181,16 @@ def _silent(state: str, published: GpuNodeFacts, leases: Mapping[str, LeaseFacts
     if lease is None:
         return f"there is no Lease {published.lease}, by which its agent would say that it is alive"
     if lease.overdue_s > 0:
-        return f"its agent renewed its Lease last at {lease.renewed_at}, and should have {lease.overdue_s:.0f} s ago"
+        late = duration(lease.overdue_s)
+        return f"its agent renewed its Lease last at {lease.renewed_at}, and should have {late} ago"
     return None
+
+
+def _unlisted(node: NodeFacts | None, published: GpuNodeFacts | None) -> frozenset[str]:
+    """Resources of which an agent has free slices, and the Node lists none: the scheduler sends no pod there."""
+    if node is None or published is None:
+        return frozenset()
+    return frozenset(one.name for one in published.resources if one.free and node.allocatable.get(one.name, 0) == 0)
 
 
 def _product(node: NodeFacts | None, gpus: tuple[ClusterGpu, ...]) -> str | None:
@@ -185,7 +201,11 @@ def _product(node: NodeFacts | None, gpus: tuple[ClusterGpu, ...]) -> str | None
 
 
 def _gpus(
-    published: GpuNodeFacts, reachable: bool, said: tuple[str, ...], is_meant: Callable[[str], bool]
+    published: GpuNodeFacts,
+    is_node_reachable: bool,
+    unlisted: frozenset[str],
+    said: tuple[str, ...],
+    is_meant: Callable[[str], bool],
 ) -> Iterator[ClusterGpu]:
     holders: dict[str, list[HolderReport]] = {}
     for holder in published.holders:
@@ -194,6 +214,8 @@ def _gpus(
         mine = holders.get(gpu.uuid, [])
         if not any(map(is_meant, _names(gpu, mine, published))):
             continue
+        owned = sum(one.state in OWNING for one in mine)
+        reachable = is_node_reachable and gpu.resource not in unlisted
         yield ClusterGpu(
             uuid=gpu.uuid,
             gpu_uuid=gpu.gpu_uuid,
@@ -221,8 +243,9 @@ def _gpus(
             not_verified=gpu.not_verified,
             offers_nothing=gpu.offers_nothing,
             waiting=gpu.waiting,
-            state=said + tuple(_words(gpu)),
+            state=(*said, *(("not listed",) if gpu.resource in unlisted else ()), *_words(gpu)),
             holders=tuple(mine),
+            holders_omitted=max(0, gpu.held - owned) if published.holders_omitted else 0,
         )
 
 
@@ -244,7 +267,11 @@ def _words(gpu: GpuStatus) -> Iterator[str]:
 
 
 def _resources(
-    one: _OnNode, facts: ClusterFacts, reachable: bool, is_meant: Callable[[str], bool]
+    one: _OnNode,
+    facts: ClusterFacts,
+    is_node_reachable: bool,
+    unlisted: frozenset[str],
+    is_meant: Callable[[str], bool],
 ) -> Iterator[NodeResource]:
     published = {} if one.published is None else {resource.name: resource for resource in one.published.resources}
     capacity: Mapping[str, int | None] = {} if one.node is None else one.node.capacity
@@ -259,6 +286,7 @@ def _resources(
     for name in sorted({*published, *capacity, *allocatable, *requested}):
         if is_meant(name):
             ours = published.get(name)
+            reachable = is_node_reachable and name not in unlisted
             there_is = None if one.node is None else allocatable.get(name) if name in allocatable else 0
             asked = requested.get(name, 0) if pods_known else None
             free, over_by = _free(ours, there_is, asked)

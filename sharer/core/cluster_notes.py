@@ -1,7 +1,8 @@
 """What must not disappear in a fleet's counts, each named with its node.
 
 * *not-ready*, *cordoned*, *gone*, *agent-silent*: what is free there is not free for anybody.
-* *no-resource*: its labels say that a node has GPUs, and it offers none (bug case P37).
+* *no-resource*: its labels say that a node has GPUs, and it offers none (bug case P37); or its agent has slices, and
+  the Node lists none of them, so the scheduler sends no pod.
 * *draining*, *quarantined*, *waiting*, *unhealthy*, *offers-nothing*: of a GPU, as its agent published it.
 * *leaked*, *unauthorised*, *foreign*, *contested*, *unserved*, *over-promise*: findings of an agent (core/findings).
   *unserved* is also a pod that asks its node for a resource which the node does not have.
@@ -38,6 +39,10 @@ def _notes(node: ClusterNode, facts: NodeFacts | None) -> Iterator[Note]:
     if not node.gpus and not any(one.capacity for one in node.resources) and facts and facts.gpu_label is not None:
         what = f"the label {facts.gpu_label} says that it has GPUs, and it offers none"
         yield Note(kind="no-resource", node=node.name, message=f"{what}; does a device plugin run there (taints)?")
+    for one in node.resources:
+        if one.slices and one.out_of_reach and not one.allocatable and facts is not None and facts.ready:
+            what = f"its agent offers {one.slices} {one.name}, and the Node lists none"
+            yield Note(kind="no-resource", node=node.name, message=f"{what}: has the kubelet taken its registration?")
     for gpu in node.gpus:
         yield from _of_gpu(node.name, gpu)
     for resource in node.resources:

@@ -41,7 +41,7 @@ class ClusterGpu:
     slices: int
     held: int
     free: int
-    out_of_reach: int  # nobody holds them, and no pod can get them: the node takes no pods, or its agent is silent
+    out_of_reach: int  # nobody holds them and no pod can get them: the node takes none, or its Node does not list them
     quarantined: int | None
     draining: int | None
     promised_bytes: int | None  # null: slices without a limit are among them
@@ -53,6 +53,7 @@ class ClusterGpu:
     waiting: str | None  # why slices of the policy are not listed yet; null: they are
     state: tuple[str, ...]  # what is to be said of it beside its health, in words; empty: nothing
     holders: tuple[HolderReport, ...]
+    holders_omitted: int  # that hold slices, and were left out of its GpuNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,10 +127,10 @@ class Fleet:
     """How many there are, of the nodes that are shown."""
 
     nodes: int
-    not_ready: int
-    cordoned: int
+    not_ready: int | None  # null, as the next: Nodes could not be read
+    cordoned: int | None
     with_agent: int
-    agents_silent: int
+    agents_silent: int | None  # null: no Lease could be read that would tell
     gpus: int  # devices that agents tell of
     pods: int | None  # that count and ask for a resource shown; null: pods could not be read
 

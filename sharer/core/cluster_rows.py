@@ -72,23 +72,29 @@ def held_by(gpu: ClusterGpu) -> str | None:
     "driver": all of them; "driver 2 of 3"; "nothing": it was looked at; "unknown": it was not.
     """
     owned = [one for one in gpu.holders if one.state in OWNING]
+    everybody = len(owned) + gpu.holders_omitted
     if not owned:
-        return None
+        return "unknown" if everybody else None
     by = Counter(one.held_by for one in owned if one.held_by is not None)
     if not by:
         return "unknown" if gpu.verified is None else "nothing"
-    if len(by) == 1 and by.total() == len(owned):
+    if len(by) == 1 and by.total() == everybody:
         return next(iter(by))
-    return ", ".join(f"{name} {number}" for name, number in sorted(by.items())) + f" of {len(owned)}"
+    return ", ".join(f"{name} {number}" for name, number in sorted(by.items())) + f" of {everybody}"
 
 
 def in_namespace(report: ClusterReport, namespace: str) -> ClusterReport:
-    """What a namespace holds: its devices, its holders, its pods. The counts and totals stay those of everybody."""
-    nodes = [_of_namespace(node, namespace) for node in report.nodes]
+    """What a namespace holds: its devices, its holders, its pods, and what is to be said of its nodes.
+
+    The counts and totals stay those of everybody.
+    """
+    narrowed = (_of_namespace(node, namespace) for node in report.nodes)
+    nodes = tuple(node for node in narrowed if node.gpus or node.pods)
+    shown = {node.name for node in nodes}
     return replace(
         report,
-        nodes=tuple(node for node in nodes if node.gpus or node.pods),
-        notes=tuple(note for note in report.notes if note.namespace in (None, namespace)),
+        nodes=nodes,
+        notes=tuple(note for note in report.notes if note.node in shown and note.namespace in (None, namespace)),
     )
 
 
@@ -96,7 +102,8 @@ def _of_namespace(node: ClusterNode, namespace: str) -> ClusterNode:
     pods = tuple(pod for pod in node.pods if pod.namespace == namespace)
     asked = {ask.resource for pod in pods for ask in pod.asks}
     narrowed = [
-        replace(gpu, holders=tuple(one for one in gpu.holders if one.namespace == namespace)) for gpu in node.gpus
+        replace(gpu, holders=tuple(one for one in gpu.holders if one.namespace == namespace), holders_omitted=0)
+        for gpu in node.gpus
     ]
     return replace(
         node,

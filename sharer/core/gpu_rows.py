@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator
 from sharer.core.device_id import Strategy
 from sharer.core.gpu_use import GpuUse, total_bytes
 from sharer.core.inventory import Inventory, MigDevice, PhysicalGpu
+from sharer.core.inventory_report import capability_text
 from sharer.core.known import Known
 from sharer.core.node_report import GpuStatus
 from sharer.core.plan import ResourcePlan
 from sharer.core.slice_counts import SliceNow, count
-
 from sharer.core.values import dataclass
+
 
 @dataclass(frozen=True, slots=True)
 class _Device:
@@ -61,6 +62,8 @@ def report_gpus(known: Known, slices: tuple[SliceNow, ...], use: GpuUse) -> Iter
             mig_index=None if device.mig is None else device.mig.index,
             mig_profile=None if device.mig is None else device.mig.profile,
             memory_bytes=device.memory_bytes,
+            compute_capability=None if device.gpu is None else capability_text(device.gpu),
+            mig_enabled=None if device.gpu is None else device.gpu.mig_enabled,
             health=health,
             reason=reason,
             strategy=None if resource is None else resource.strategy.policy_name,

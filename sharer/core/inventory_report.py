@@ -79,7 +79,7 @@ def _report_gpu(gpu: PhysicalGpu) -> GpuReport:
         minor_number=gpu.minor_number,
         product=gpu.product,
         memory_bytes=gpu.memory_bytes,
-        compute_capability=None if gpu.compute_capability is None else "{}.{}".format(*gpu.compute_capability),
+        compute_capability=capability_text(gpu),
         pci_bus_id=gpu.pci_bus_id,
         numa_node=gpu.numa_node,
         mig_enabled=gpu.mig_enabled,
@@ -87,6 +87,11 @@ def _report_gpu(gpu: PhysicalGpu) -> GpuReport:
         lost=gpu.lost,
         unknown=_reasons(gpu.unknown),
     )
+
+
+def capability_text(gpu: PhysicalGpu) -> str | None:
+    """Its compute capability as NVIDIA writes it, "8.0"; None: not known."""
+    return None if gpu.compute_capability is None else "{}.{}".format(*gpu.compute_capability)
 
 
 def _report_mig(mig: MigDevice) -> MigReport:

@@ -11,13 +11,14 @@ of its own, so that a renamed resource is not counted twice (P08).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import field
 from typing import ClassVar
 
 from sharer.core.findings import Finding
 from sharer.core.inventory_report import InventoryReport
-
 from sharer.core.values import dataclass
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReport:
@@ -66,7 +67,7 @@ class ResourceReport:
     over_by: int  # more are held than there are healthy slices; 0 for a name that only drains
     quarantined: int  # without an owner, and something of a former one may still live
     draining: int  # held, of an earlier cut
-    unhealthy: int  # slices of the policy on a GPU at fault, held or not
+    unhealthy: int  # slices of the policy on a GPU at fault, held or not; and free ones that no MPS daemon serves
     waiting: int  # slices of the policy that wait for draining ones
 
 
@@ -81,6 +82,8 @@ class GpuStatus:
     mig_index: int | None  # of the MIG device on its GPU; null: not a MIG device
     mig_profile: str | None
     memory_bytes: int | None
+    compute_capability: str | None = None  # of the GPU: "8.0"
+    mig_enabled: bool | None = None  # of the GPU; null: it has no MIG mode, or that is not known
     health: str  # "healthy", "unhealthy", "unmonitored" (no XIDs reach us), "unknown" (the driver does not answer)
     reason: str | None  # for that health
     strategy: str | None  # null: it offers nothing
@@ -92,7 +95,7 @@ class GpuStatus:
     draining: int
     promised_bytes: int | None  # listed healthy, held or with remnants; null: slices without a limit are among them
     largest_free_bytes: int | None  # the most memory that one container can still get; null: no memory is promised
-    used_bytes: int | None  # by all processes on it
+    used_bytes: int | None = None  # by all processes on it; never in a GpuNode
     verified: int | None  # containers whose limit was seen to be in force; null: not looked at
     not_verified: int | None
     offers_nothing: str | None  # why the policy gives no slice of it; null: it does
@@ -111,7 +114,7 @@ class HolderReport:
     uid: str | None  # as in cgroup names; a static pod's is the hash of its manifest
     container: str | None  # null: not known yet
     promise_bytes: int | None  # null: no memory is promised, or another plugin's ID
-    used_bytes: int | None  # by the container on that GPU, all its slices there together; null: cannot be told apart
+    used_bytes: int | None = None  # by the container there, all its slices together; null: cannot be told apart
     held_by: str | None  # the enforcer whose limit was verified; null: none was
     verified_at: str | None
     reason: str
@@ -137,6 +140,7 @@ class NodeStatus:
     policy: PolicyReport
     resources: tuple[ResourceReport, ...]
     gpus: tuple[GpuStatus, ...]
+    gpus_omitted: int = 0  # devices that a GpuNode has no room for, as the next
     holders: tuple[HolderReport, ...]
     holders_omitted: int = 0
     warnings: tuple[WarningReport, ...] = ()
@@ -185,6 +189,29 @@ class SourceReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MpsGpuReport:
+    """One GPU of an MPS control daemon."""
+
+    problem: str | None  # why its free slices are not given out; null: they are
+    clients: int | None  # processes that are connected; null: not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpsReport:
+    """What an MPS control daemon is to serve, which `sharer mps` follows, and what was seen of it."""
+
+    resource: str
+    slices: Mapping[str, tuple[str, ...]]  # UUID of a GPU -> the device IDs that are listed or held
+    limits_memory: bool  # false: the driver holds memory, and the daemon only shares SMs
+    user_id: int | None  # the only user whose processes will come; null: those of any user
+    interface: str | None = None  # "v2", "v3": the last that it was seen to have; null: it has never answered
+    interface_reason: str | None = None  # why not the better one
+    limits_are: str | None = None  # what each of its limits is counted for; null: not known
+    gpus: Mapping[str, MpsGpuReport] = field(default_factory=dict)  # by UUID
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectName:
     """Which node."""
 
@@ -203,6 +230,7 @@ class NodeReport:
     findings: tuple[Finding, ...]
     sources: tuple[SourceReport, ...]
     inventory: InventoryReport | None  # null: the driver has not answered yet
+    mps: tuple[MpsReport, ...] | None = None  # null: not known yet; nothing may be ended for that
 
     def missing(self) -> tuple[str, ...]:
         """What is missing of it, one sentence a source."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from sharer.core.policy_choice import HOLD_LABEL, POLICY_LABEL
 from sharer.core.policy_steps import PREVIOUS
@@ -53,6 +54,17 @@ def test_a_plan_can_be_for_the_nodes_that_ask_for_one_policy(fleet: FleetServer,
     other = fleet.run("policy", "plan", wanted, "--cluster", "--name", "default")
     assert "held back" in other.out
     assert "Held back by the label sharer.dev/hold:\n  b\n" in other.out
+
+
+def test_a_plan_is_the_same_document_as_json_and_as_yaml(fleet: FleetServer, tmp_path: Path) -> None:
+    command = ("policy", "plan", write_policy(tmp_path, slices=8), "--cluster", "-o")
+    document = mixed(fleet).run(*command, "json").document()
+    assert (document["apiVersion"], document["kind"], len(document["nodes"])) == (
+        "sharer.dev/v1alpha1",
+        "ClusterPlan",
+        4,
+    )
+    assert yaml.safe_load(fleet.run(*command, "yaml").out) == document
 
 
 def test_a_plan_without_gpunodes_is_partial_data(fleet: FleetServer, tmp_path: Path) -> None:

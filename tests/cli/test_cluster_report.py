@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from sharer.adapters.documents import json_pieces, to_bytes, to_json, to_yaml, yaml_pieces
 from sharer.adapters.local_socket import LocalSocket
@@ -23,16 +26,19 @@ from sharer.cli.cluster_access import open_cluster
 from sharer.cli.cluster_report import WATCH_S, Asked, read_report, watch_cluster
 from sharer.cli.cluster_table import Style, print_cluster
 from sharer.cli.completion import completions
+from sharer.cli.group import sharer
 from sharer.cli.options import Output
 from sharer.cli.progress import Progress
 from sharer.core.cluster_report import ClusterReport
 from sharer.core.errors import NodeError
 from sharer.core.node_report import NodeReport
 from sharer.core.quantities import GIB
-from sharer.simulation.apiserver import GPU_NODE, KINDS, NODE, ApiServer, Fail
+from sharer.simulation.apiserver import GPU_NODE, KINDS, NODE, ApiServer, Fail, Hang
 from tests.cli.fleet import LONG_AGO, NVIDIA, FleetServer, mixed, shared_node
 from tests.cli.running import run
-from tests.core.nodes import SHARED, process, reading, report
+from tests.core.builders import gpu, gpu_uuid, node, policy, time_slicing
+from tests.core.nodes import SHARED, known, process, reading, report
+from tests.tasks import ROOT
 
 
 @pytest.fixture
@@ -61,13 +67,60 @@ def test_wide_adds_the_resource_the_agent_the_uuid_and_every_holder(fleet: Fleet
     fleet.golden("cluster-wide.txt", mixed(fleet).report("-o", "wide").out)
 
 
-def test_in_a_terminal_no_line_is_wider_than_it(fleet: FleetServer, capsys: pytest.CaptureFixture[str]) -> None:
-    print_cluster(read(mixed(fleet)), Style(width=80))
-    out = capsys.readouterr().out
-    tables = [block for block in out.split("\n\n") if block.startswith(("NODE", "RESOURCE"))]
-    assert len(tables) == 3
-    assert max(len(line) for table in tables for line in table.splitlines()) <= 80
-    fleet.golden("cluster-80.txt", out)
+LONG_NAMES = ("ip-10-0-123-45.eu-central-1.compute.internal", "gke-prod-cluster-a100-pool-7d3f9c2a-x8zp")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize("used", [False, True])
+def test_in_a_terminal_no_line_is_wider_than_it(
+    fleet: FleetServer, capsys: pytest.CaptureFixture[str], width: int, used: bool
+) -> None:
+    for name in LONG_NAMES:
+        mixed(fleet).add_node(name, {SHARED: 8})
+        fleet.add_agent(name, shared_node(held_slices=3))
+    print_cluster(read(fleet), Style(width=width, used=used))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    assert [line.split()[0] for line in lines if line.startswith(("NODE ", "RESOURCE "))] == [
+        "NODE",
+        "NODE",
+        "RESOURCE",
+    ]
+
+
+@pytest.mark.parametrize("how", ["--no-color", "NO_COLOR"])
+def test_colours_can_be_switched_off(fleet: FleetServer, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    def shown(*arguments: str) -> str:
+        command = ["report", "--kubeconfig", str(mixed(fleet).kubeconfig), *arguments]
+        return CliRunner().invoke(sharer, command, color=True).stdout
+
+    assert "\x1b[" in shown()
+    if how == "NO_COLOR":
+        monkeypatch.setenv(how, "1")
+    assert "\x1b[" not in shown(*(["--no-color"] if how == "--no-color" else []))
+
+
+def test_in_a_narrow_terminal_names_stay_apart_and_what_had_no_room_is_said(
+    fleet: FleetServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in LONG_NAMES:
+        mixed(fleet).add_node(name, {SHARED: 8})
+        fleet.add_agent(name, shared_node(held_slices=3))
+    print_cluster(read(fleet), Style(width=80))
+    blocks = capsys.readouterr().out.split("\n\n")
+    tables = [block for block in blocks if block.startswith(("NODE", "RESOURCE"))]
+    assert "No room for PRODUCT, MEMORY, STRATEGY" in " ".join(blocks)
+    fleet.golden("cluster-80.txt", "\n\n".join(tables) + "\n")
+
+
+def test_text_from_a_node_cannot_steer_the_terminal(fleet: FleetServer) -> None:
+    fleet.add_node("n", {SHARED: 8})
+    evil = "XID\x1b[2J\x1b]0;owned\x07 79\nsecond line"
+    fleet.add_agent("n", known(node(gpu(0, product=evil)), policy(time_slicing(4)), faults={gpu_uuid(0): evil}))
+    for output in ("table", "wide"):
+        out = fleet.report("-o", output).out
+        assert set(out) - {"\n"} == {sign for sign in out if sign.isprintable()}
+    assert "n: GPU 0: XID�[2J�]0;owned� 79\n    second line\n" in fleet.report().out
 
 
 def test_without_gpunodes_the_report_says_what_pods_ask_for_and_what_it_cannot_know(tmp_path: Path) -> None:
@@ -165,6 +218,14 @@ def test_a_context_that_is_named_is_the_one_that_is_asked(fleet: FleetServer) ->
     assert fleet.report("--context", "here").status == 0
 
 
+@pytest.mark.parametrize("how", ["--kubeconfig", "KUBECONFIG"])
+def test_a_kubeconfig_that_does_not_exist_is_wrong_input(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nowhere/one:/nowhere/two")
+    ran = run("report", "--cluster", *(["--kubeconfig", "/nowhere/one"] if how == "--kubeconfig" else []))
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith("there is no kubeconfig /nowhere/one")
+
+
 def test_a_kubeconfig_without_the_context_says_so(fleet: FleetServer) -> None:
     ran = fleet.report("--context", "elsewhere")
     assert ran.status == 1
@@ -215,6 +276,27 @@ def test_a_gpunode_that_cannot_be_read_spoils_no_other(fleet: FleetServer) -> No
     ran = fleet.report("-o", "json")
     assert ran.status == 3
     assert "the GpuNode a100-2 cannot be read" in ran.err
+    assert [one["agent"] for one in ran.document()["nodes"]][:2] == ["1.2.3", None]
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"resources": [{"name": SHARED, "slices": 8, "held": 9, "free": -1}]},
+        {"gpus": [{"uuid": "GPU-1", "free": -1}]},
+        {"gpus": [{"uuid": "GPU-1", "promisedBytes": -1}]},
+        {"holdersOmitted": -1},
+        {"gpus": [{"index": 0}]},
+        {"holders": [{"id": 7}]},
+        [],
+    ],
+)
+def test_a_gpunode_that_counts_below_zero_or_is_no_status_is_not_believed(fleet: FleetServer, status: object) -> None:
+    """P38."""
+    mixed(fleet).server.put(GPU_NODE, {"metadata": {"name": "a100-2"}, "status": status})
+    ran = fleet.report("-o", "json")
+    assert ran.status == 3
+    assert ran.err.startswith("missing: gpunodes: the GpuNode a100-2 cannot be read")
     assert [one["agent"] for one in ran.document()["nodes"]][:2] == ["1.2.3", None]
 
 
@@ -363,6 +445,18 @@ def test_what_takes_long_says_so_once_in_a_log_and_counts_on_in_a_terminal() -> 
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
+def test_ctrl_c_ends_a_report_at_once_whatever_the_server_does(fleet: FleetServer) -> None:
+    mixed(fleet).server.fail_next(Hang(), verb="list", times=None)
+    command = [sys.executable, "-m", "sharer", "report", "--kubeconfig", str(fleet.kubeconfig)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asking:
+        assert asking.stderr is not None
+        assert asking.stderr.readline().startswith("reading http")
+        asking.send_signal(signal.SIGINT)
+        out, err = asking.communicate(timeout=10.0)  # a request is given 30 s
+    assert (asking.returncode, out) == (1, "")
+    assert "Traceback" not in err
+
+
 def test_what_is_quick_shows_no_progress() -> None:
     stream = io.StringIO()
     with Progress("reading", stream, after_s=3600.0):
@@ -375,6 +469,29 @@ def test_kubectl_is_told_what_could_follow(fleet: FleetServer, monkeypatch: pyte
     assert completions(["report", "--sort-by", "la"]) == ["largest-free", ":4"]
     assert completions(["report", "--context", ""]) == ["here", "nowhere", ":4"]
     assert [line.partition("\t")[0] for line in completions([""])][:2] == ["agent", "devices"]
+    assert completions(["policy", "plan", "pol"]) == [":0"]  # a file, which the shell knows best
+    monkeypatch.delenv("KUBECONFIG")
+    assert completions(["report", "--kubeconfig", str(fleet.kubeconfig), "--context", "no"]) == ["nowhere", ":4"]
+
+
+def test_bash_completes_commands_options_and_their_values(fleet: FleetServer, tmp_path: Path) -> None:
+    program = tmp_path / "sharer"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "from sharer.cli import main; main()" "$@"\n')
+    program.chmod(0o755)
+    script = r"""
+    eval "$(_SHARER_COMPLETE=bash_source sharer)"
+    complete -p sharer >/dev/null
+    for line in "sharer rep" "sharer report --so" "sharer report --sort-by la" "sharer report --context no"; do
+        read -ra COMP_WORDS <<< "$line"; COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=()
+        _sharer_completion sharer; echo "${COMPREPLY[*]}"
+    done
+    """
+    done = subprocess.run(
+        ["bash", "-ec", script], capture_output=True, text=True, check=True,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
+             "KUBECONFIG": str(fleet.kubeconfig)},
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["report", "--sort-by", "largest-free", "nowhere"]
 
 
 def test_kubectl_sharer_calls_itself_so_and_takes_kubectl_s_flags(fleet: FleetServer) -> None:

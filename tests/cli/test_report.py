@@ -21,8 +21,10 @@ from sharer.core.errors import NodeError, SharerError
 from sharer.core.evidence import SourceStatus
 from sharer.core.findings import Finding, FindingKind
 from sharer.core.known import Known
+from sharer.core.mps_service import MpsService, MpsServices
+from sharer.core.mps_state import MpsGpu, MpsInterface, MpsWanted
 from sharer.core.node_report import NodeReport
-from sharer.core.policy import MemoryPolicy, Mig
+from sharer.core.policy import MemoryPolicy, Mig, Mps
 from sharer.core.ports import PolicyText
 from sharer.core.quantities import GIB
 from sharer.core.rollout import PolicyInForce, refuse, stage
@@ -88,6 +90,25 @@ def test_what_is_not_known_is_a_word_and_never_zero(run_dir: Path) -> None:
     ran = shown(run_dir, replace(busy(), ledger=known(node(), entries=held(key(2, 20480))).ledger))
     assert ran.row("default/train-1")[-1] == "unknown"
     assert gpu_row(ran, 0)[-2:] == ["unknown", "healthy"]
+
+
+def test_an_mps_daemon_is_shown_with_its_interface_and_what_its_limits_are_worth(run_dir: Path) -> None:
+    name, uuid = "nvidia.com/gpu.mps", gpu_uuid(0)
+    daemon = MpsService(
+        interface=MpsInterface.LEGACY, gpus={uuid: MpsGpu(problem="a dead client lingers; restart MPS", clients=2)}
+    )
+    wanted = MpsWanted(resource=name, slices={uuid: (f"{uuid}::mps-0-40960-50",)}, limits_memory=True)
+    what = known(
+        node(gpu(0)),
+        policy(rule(Mps(slices=2, slice_memory_bytes=None), resource=name)),
+        sources=HEALTHY,
+        mps=MpsServices(daemons={name: daemon}),
+        mps_wanted=(wanted,),
+    )
+    ran = shown(run_dir, what)
+    (line,) = [line for line in ran.out.splitlines() if line.startswith(name) and " v2 " in line]
+    assert line.split(maxsplit=5) == [name, "v2", "0", "no", "2", "per process, not per container"]
+    assert f"free slices of {name} on {uuid} are not given out: a dead client lingers; restart MPS" in ran.out
 
 
 def test_too_many_holders_are_shown_as_zero_free_and_by_how_many_it_is_over(run_dir: Path) -> None:
@@ -268,7 +289,7 @@ def test_a_live_plan_shows_the_steps_and_the_pods_in_the_way(run_dir: Path, tmp_
     assert ran.out.startswith(f"{tmp_path}/policy.yaml on node-7, which takes it at once:\n")
     steps = [line.split()[:5] for line in ran.out.splitlines() if "nvidia.com/gpu.shared" in line]
     assert ["0s", "GPU", "0", "3", "nvidia.com/gpu.shared"] in steps
-    assert ["2s", "GPU", "1", "8", "nvidia.com/gpu.shared"] in steps
+    assert ["3s", "GPU", "1", "8", "nvidia.com/gpu.shared"] in steps
     assert "default/train-1 (c): ts-2-20480 of GPU 0, held; slices wait for it" in ran.out
 
 

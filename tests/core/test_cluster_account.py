@@ -5,7 +5,7 @@ from dataclasses import replace
 from sharer.core.cluster_account import Selection, report_cluster
 from sharer.core.cluster_facts import ClusterFacts, GpuNodeFacts, LeaseFacts, NodeFacts, Source
 from sharer.core.cluster_report import ClusterGpu, ClusterNode, ClusterReport
-from sharer.core.cluster_rows import gpu_rows, held_by, holder_names
+from sharer.core.cluster_rows import gpu_rows, held_by, holder_names, in_namespace
 from sharer.core.known import Known
 from sharer.core.node_report import HolderReport, WarningReport
 from sharer.core.pod_asks import Ask, PodAsk
@@ -113,9 +113,60 @@ def test_the_slices_of_an_agent_that_does_not_renew_its_lease_are_out_of_reach()
     assert only(account(nodes=(machine(),), agents=(named,), pods=(ask(),), leases=(due,))).agent_silent is None
     late = replace(due, overdue_s=70.0)
     found = account(nodes=(machine(),), agents=(named,), pods=(ask(),), leases=(late,))
-    assert only(found).agent_silent == "its agent renewed its Lease last at then, and should have 70 s ago"
+    assert only(found).agent_silent == "its agent renewed its Lease last at then, and should have 1m10s ago"
     assert (first(found).free, first(found).state) == (0, ("agent silent",))
     assert "no Lease sharer/n" in (only(account(nodes=(machine(),), agents=(named,), leases=())).agent_silent or "")
+
+
+def test_slices_that_the_node_does_not_list_are_out_of_reach_and_named() -> None:
+    """An agent that the kubelet has not taken, or has forgotten: the scheduler sends no pod."""
+    for listed in ({}, {SHARED: 0}):
+        found = account(nodes=(machine(allocatable=listed),), agents=(agent(),), pods=(ask(),))
+        device, (resource,) = first(found), only(found).resources
+        assert (device.free, device.out_of_reach, device.largest_free_bytes, device.state) == (0, 3, 0, ("not listed",))
+        assert (resource.free, resource.out_of_reach, found.totals[0].free) == (0, 7, 0)
+        (note,) = [note for note in found.notes if note.kind == "no-resource"]
+        assert note.message.startswith(f"its agent offers 8 {SHARED}, and the Node lists none")
+    strange = account(nodes=(machine(allocatable={SHARED: None}),), agents=(agent(),), pods=(ask(),))
+    assert first(strange).free == 3  # whether it lists any cannot be told
+
+
+def test_what_could_not_be_counted_of_a_fleet_is_unknown_and_not_zero() -> None:
+    facts = ClusterFacts(
+        nodes=Source(items=None, problem="forbidden"),
+        pods=Source(items=()),
+        gpu_nodes=Source(items=(agent(lease="sharer/n"),)),
+        leases=Source(items=None, problem="forbidden"),
+    )
+    fleet = report_cluster(facts, Selection(), cluster="c", observed_at="now").fleet
+    assert (fleet.nodes, fleet.not_ready, fleet.cordoned, fleet.agents_silent) == (1, None, None, None)
+
+
+def test_what_a_gpu_node_has_left_out_is_said_where_it_is_missing() -> None:
+    told = agent(holders_omitted=3, gpus_omitted=2)
+    gpus = (replace(told.gpus[0], held=4, verified=4), *told.gpus[1:])
+    held_one = tuple(replace(one, held_by="driver") for one in told.holders)
+    found = account(nodes=(machine(),), agents=(replace(told, gpus=gpus, holders=held_one),), pods=(ask(),))
+    assert (first(found).holders_omitted, held_by(first(found))) == (3, "driver 1 of 4")
+    assert [note.message for note in found.notes if note.kind == "omitted"] == [
+        "devices left out of its GpuNode, and not among the GPUs here: 2",
+        "holders left out of its GpuNode, and counted all the same: 3",
+    ]
+    nobody = account(nodes=(machine(),), agents=(replace(told, gpus=gpus, holders=()),), pods=(ask(),))
+    assert held_by(first(nobody)) == "unknown"
+
+
+def test_a_namespace_is_told_nothing_of_nodes_on_which_it_has_nothing() -> None:
+    found = account(
+        nodes=(machine("a", cordoned=True), machine("b", cordoned=True)),
+        agents=(agent(name="a"), agent(known(ONE_NODE, policy(time_slicing(4))), "b")),
+        pods=(ask(node="a"),),
+    )
+    assert [note.node for note in found.notes if note.kind == "cordoned"] == ["a", "b"]
+    ours = in_namespace(found, "default")
+    assert [one.name for one in ours.nodes] == ["a"]
+    assert {note.node for note in ours.notes} == {"a"}
+    assert ours.totals == found.totals
 
 
 def test_without_leases_nobody_is_called_silent() -> None:

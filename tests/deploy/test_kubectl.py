@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from tests.core.test_gpu_node import sliced
 from tests.deploy.crd import CRD_FILE, gpu_node_crd
 from tests.deploy.test_crd import published
 from tests.deploy.tools import kubectl
+from tests.tasks import ROOT
 
 PATIENCE_S = 60.0
 
@@ -24,6 +28,8 @@ class Kubectl:
 
     def __init__(self, folder: Path, server: ApiServer) -> None:
         self._folder = folder
+        self.plugins = folder / "plugins"  # on its PATH
+        self.plugins.mkdir()
         self._kubeconfig = folder / "kubeconfig"
         self._kubeconfig.write_text(
             f"""
@@ -36,16 +42,26 @@ class Kubectl:
 
     def __call__(self, *arguments: str, text: str | None = None, fails: bool = False) -> str:
         """What it prints. `text` is its standard input."""
-        ended = subprocess.run(
-            [kubectl(), f"--kubeconfig={self._kubeconfig}", f"--cache-dir={self._folder / 'cache'}", *arguments],
+        ended = self.run(f"--cache-dir={self._folder / 'cache'}", *arguments, text=text)
+        assert (ended.returncode != 0) is fails, ended.stderr
+        return ended.stderr if fails else ended.stdout
+
+    def run(self, *arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+        """How it ends. Whose cluster it is about is in KUBECONFIG, which reaches plugins too."""
+        return subprocess.run(
+            [kubectl(), *arguments],
             input=text,
             check=False,
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
+            env={
+                **os.environ,
+                "KUBECONFIG": str(self._kubeconfig),
+                "PATH": f"{self.plugins}:{os.environ['PATH']}",
+                "PYTHONPATH": str(ROOT),
+            },
         )
-        assert (ended.returncode != 0) is fails, ended.stderr
-        return ended.stderr if fails else ended.stdout
 
     def rows(self, *arguments: str) -> list[list[str]]:
         """A table's lines, cut where two spaces or more stand between two columns."""
@@ -119,6 +135,48 @@ def test_objects_are_applied_by_client_and_by_server_dry_and_for_good(run: Kubec
 def test_a_field_that_the_crd_does_not_know_is_refused_by_name(run: Kubectl) -> None:
     wrong = {"apiVersion": "sharer.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": "node-3"}, "spec": {"a": 1}}
     assert 'unknown field "spec"' in run("apply", "-f", "-", text=yaml.safe_dump(wrong), fails=True)
+
+
+@pytest.fixture
+def plugin(run: Kubectl) -> Kubectl:
+    """A kubectl that finds our plugin, as pip installs it: the entry points of pyproject.toml."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    for name in ("kubectl-sharer", "kubectl_complete-sharer"):
+        module, _, function = scripts[name].partition(":")
+        program = run.plugins / name
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "from {module} import {function} as it; it()" "$@"\n')
+        program.chmod(0o755)
+    return run
+
+
+def test_kubectl_sharer_reports_the_cluster_and_passes_its_status_on(plugin: Kubectl, server: ApiServer) -> None:
+    shown = plugin.run("sharer", "report", "--node", "node-1", "-o", "csv")
+    assert shown.returncode == 0
+    assert [line.partition(",")[0] for line in shown.stdout.splitlines()] == ["node", "node-1", "node-1"]
+    assert plugin.run("sharer", "report", "--context", "here", "-n", "default").returncode == 0
+    assert plugin.run("sharer", "report", "--sort-by", "nothing").returncode == 2
+    server.forbid("list", "pods")
+    assert plugin.run("sharer", "report").returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        (("",), "report"),
+        (("report", "--sort-by", "la"), "largest-free"),
+        (("report", "-o", ""), "wide"),
+        (("report", "--context", ""), "here"),
+        (("policy", "ro"), "rollback"),
+    ],
+)
+def test_kubectl_completes_what_follows_its_plugin(plugin: Kubectl, words: tuple[str, ...], completed: str) -> None:
+    done = plugin.run("__complete", "sharer", *words)
+    assert completed in [line.partition("\t")[0] for line in done.stdout.splitlines()]
+    assert "ShellCompDirectiveNoFileComp" in done.stderr
+
+
+def test_kubectl_leaves_files_to_the_shell(plugin: Kubectl) -> None:
+    assert "ShellCompDirectiveDefault" in plugin.run("__complete", "sharer", "policy", "plan", "pol").stderr
 
 
 def test_kubectl_reads_the_crd_file_as_one_object() -> None:

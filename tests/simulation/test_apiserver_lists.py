@@ -97,6 +97,12 @@ def test_pages_show_one_moment_whatever_happens_between_them(server: ApiServer, 
     assert {page.json["metadata"]["resourceVersion"] for page in (first, second, third)} == {version}
 
 
+@pytest.mark.parametrize("selector", [";;;", "pool=a/b", "a//b", "pool in (x y)", "-a", "pool=" + "x" * 64])
+def test_a_label_selector_with_a_word_that_no_label_can_have_is_refused(http: Http, selector: str) -> None:
+    refused = http.get(ALL_PODS, labelSelector=selector)
+    assert (refused.code, "unable to parse requirement" in refused.json["message"]) == (400, True)
+
+
 def test_how_many_remain_is_said_only_without_a_selector(server: ApiServer, http: Http) -> None:
     for name in "abc":
         server.put(POD, pod_object(name, node="n1"))

@@ -93,7 +93,7 @@ def _start(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]
     def run() -> None:
         try:
             future.set_result(work(*args, **kwargs))
-        except BaseException as error:  # whoever asks for the result is told
+        except BaseException as error:  # noqa: BLE001 - whoever asks for the result is told
             future.set_exception(error)
 
     threading.Thread(target=run, name="cluster", daemon=True).start()

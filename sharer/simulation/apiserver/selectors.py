@@ -24,6 +24,9 @@ _FIELDS = {
 }  # fmt: skip
 _SET = re.compile(r"\s*([^\s!=,()]+)\s+(in|notin)\s*\(([^)]*)\)\s*")
 _TERM = re.compile(r"\s*(!?)([^\s!=,()]+)\s*(?:(==|=|!=)\s*([^\s,]*)\s*)?")
+_NAME_PART = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_KEY = re.compile(rf"(?:[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?/)?{_NAME_PART}")
+_VALUE = re.compile(rf"(?:{_NAME_PART})?")
 
 
 def compile_selectors(kind: Kind, labels: str, fields: str) -> Select:
@@ -97,10 +100,19 @@ def _label_checks(text: str) -> list[Select]:
 
 
 def _label_check(key: str, values: set[str], wanted: bool) -> Select:
+    for value in values:
+        _check_form(value, _VALUE)
+    _check_form(key, _KEY)
     return lambda obj: (labels_of(obj).get(key) in values) is wanted
 
 
+def _check_form(text: str, form: re.Pattern[str]) -> None:
+    if not form.fullmatch(text):
+        raise Failure(400, f'unable to parse requirement: <nil>: Invalid value: "{text}"')
+
+
 def _presence_check(key: str, wanted: bool) -> Select:
+    _check_form(key, _KEY)
     return lambda obj: (key in labels_of(obj)) is wanted
 
 
