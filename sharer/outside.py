@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sharer.adapters.cgroups import Cgroups
 from sharer.adapters.checkpoint import FILE_NAME as CHECKPOINT_NAME
@@ -14,7 +15,6 @@ from sharer.adapters.checkpoint import Checkpoint
 from sharer.adapters.container_cgroups import CgroupTree
 from sharer.adapters.injection import HostPaths, InjectionFacts
 from sharer.adapters.kube.access import choose_access, own_namespace
-from sharer.adapters.kube.follow import FollowedApi
 from sharer.adapters.kubelet import GrpcKubeletLink, KubeletCounters
 from sharer.adapters.nvml import InstalledLibrary, LibrarySource, NvmlDriver
 from sharer.adapters.podresources import PodResources
@@ -43,6 +43,9 @@ from sharer.core.values import dataclass
 from sharer.enforcers import ENFORCERS, make_enforcers
 from sharer.flows.observe import Sources
 from sharer.settings import Settings
+
+if TYPE_CHECKING:
+    from sharer.adapters.kube.follow import FollowedApi
 
 log = logging.getLogger(__name__)
 
@@ -180,6 +183,8 @@ def open_api(settings: Settings, closing: contextlib.ExitStack) -> FollowedApi |
     access = choose_access(settings.kubernetes, os.environ)
     if access is None:
         return None
+    from sharer.adapters.kube.follow import FollowedApi
+
     return closing.enter_context(contextlib.closing(FollowedApi(access, settings.node_name, settings.policy_configmap)))
 
 

@@ -13,13 +13,16 @@ from sharer.core.health import Health
 from sharer.core.inventory import Inventory
 from sharer.core.ledger import Ledger
 from sharer.core.listing import Faults, Offer
+from sharer.core.mps_service import MpsServices
+from sharer.core.mps_state import MpsWanted
 from sharer.core.plan import Plan
 from sharer.core.rollout import PolicyInForce
+from sharer.core.told import EventCounts, Evictions
 from sharer.core.transition import Listing
+from sharer.core.values import dataclass
 
 Stamp = Callable[[float], str]
 """Turns a time on the agent's clock into RFC 3339 in UTC, the same one each time."""
-from sharer.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,8 @@ class Known:
 
     inventory: Inventory | None = None
     driver_problem: str | None = None
+    driver_read_s: float | None = None  # when the driver last answered; None: never
+    paused: str | None = None  # why no slice is given out, by a label of the node; None: no label says so
     policy: PolicyInForce = field(default_factory=PolicyInForce)
     plan: Plan = field(default_factory=Plan)
     listing: Listing = field(default_factory=Listing)
@@ -50,3 +55,9 @@ class Known:
     findings: tuple[Finding, ...] = ()
     holds: Mapping[tuple[str, str, str], Hold] | None = None
     """Pod UID, container and device UUID -> how its memory promise stands; None: nothing was looked at yet."""
+    share_holds: Mapping[tuple[str, str, str], Hold] = field(default_factory=dict)  # … how its share of SMs stands
+    mps: MpsServices = field(default_factory=MpsServices)  # what the MPS control daemons do
+    mps_wanted: tuple[MpsWanted, ...] | None = None  # what they are to serve; None: not known yet
+    lifts: int = 0  # limits that somebody else had changed and that were set again, since the agent's start
+    evictions: Evictions = field(default_factory=Evictions)
+    events: EventCounts = field(default_factory=EventCounts)

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from sharer.core.enforcement import Hold
 from sharer.core.evidence import Holder
 from sharer.core.gpu_rows import report_gpus
 from sharer.core.gpu_use import GpuUse, holders_of
 from sharer.core.inventory_report import report_inventory
 from sharer.core.known import About, Known, Stamp
 from sharer.core.ledger import Ledger, State
+from sharer.core.mps_service import MpsService
+from sharer.core.mps_state import MpsWanted
 from sharer.core.node_report import (
     HolderReport,
     HostReport,
+    MpsGpuReport,
+    MpsReport,
     NodeReport,
     NodeStatus,
     ObjectName,
@@ -33,7 +38,7 @@ from sharer.core.transition import Listed
 
 def report_node(known: Known, about: About, now_s: float, stamp: Stamp) -> NodeReport:
     """The report. The same knowledge gives the same one."""
-    slices = slices_now(known.plan, known.listing, known.ledger, known.offers, known.faults)
+    slices = slices_now(known.plan, known.listing, known.ledger, known.offers, known.faults, known.mps)
     use = GpuUse(known.ledger)
     facts, inventory = known.facts, known.inventory
     return NodeReport(
@@ -62,6 +67,9 @@ def report_node(known: Known, about: About, now_s: float, stamp: Stamp) -> NodeR
         findings=known.findings,
         sources=tuple(_sources(known, now_s, stamp)),
         inventory=None if inventory is None else report_inventory(inventory),
+        mps=None
+        if known.mps_wanted is None
+        else tuple(_mps(one, known.mps.daemons.get(one.resource, MpsService())) for one in known.mps_wanted),
     )
 
 
@@ -144,7 +152,18 @@ def _with_hold(holder: HolderReport, known: Known, stamp: Stamp) -> HolderReport
     """The holder with what was seen to hold it to its promise, or why nothing does."""
     if holder.uid is None or holder.container is None or known.holds is None:
         return holder
-    hold = known.holds.get((holder.uid, holder.container, holder.id.partition("::")[0]))
+    key = (holder.uid, holder.container, holder.id.partition("::")[0])
+    return _with_memory_hold(_with_share_hold(holder, known.share_holds.get(key)), known.holds.get(key), stamp)
+
+
+def _with_share_hold(holder: HolderReport, hold: Hold | None) -> HolderReport:
+    if hold is None:
+        return holder
+    stands = f"not held: {hold.reason}" if hold.by is None else f"held by {hold.by}"
+    return replace(holder, reason=f"{holder.reason}; its share of SMs is {stands}")
+
+
+def _with_memory_hold(holder: HolderReport, hold: Hold | None, stamp: Stamp) -> HolderReport:
     if hold is None:
         return holder
     if hold.by is None:
@@ -181,7 +200,33 @@ def _why_unhealthy(one: SliceNow) -> str | None:
         return f"it is free and withdrawn: {why}"
     if one.listed.overdue:
         return "it has drained for longer than the policy's patience; its next release is final"
-    return None
+    return None if one.unserved is None else f"it is not given out: {one.unserved}"
+
+
+def _mps(wanted: MpsWanted, daemon: MpsService) -> MpsReport:
+    return MpsReport(
+        resource=wanted.resource,
+        slices=wanted.slices,
+        limits_memory=wanted.limits_memory,
+        user_id=wanted.user_id,
+        interface=None if daemon.interface is None else daemon.interface.value,
+        interface_reason=daemon.interface_reason,
+        limits_are=None if daemon.interface is None else "per process, not per container",
+        gpus={uuid: MpsGpuReport(problem=gpu.problem, clients=gpu.clients) for uuid, gpu in daemon.gpus.items()},
+        warnings=daemon.warnings,
+    )
+
+
+def _mps_warnings(known: Known) -> Iterator[str]:
+    """What its users should know of each daemon; GPUs with the same problem together."""
+    for resource, daemon in known.mps.daemons.items():
+        problems: dict[str, list[str]] = {}
+        for uuid, gpu in daemon.gpus.items():
+            if gpu.problem is not None:
+                problems.setdefault(gpu.problem, []).append(uuid)
+        for problem, uuids in problems.items():
+            yield f"free slices of {resource} on {', '.join(uuids)} are not given out: {problem}"
+        yield from (f"{resource}: {warning}" for warning in daemon.warnings)
 
 
 def _processes(ledger: Ledger) -> tuple[ProcessReport, ...] | None:
@@ -218,9 +263,11 @@ def _warnings(known: Known) -> Iterator[WarningReport]:
         ("Plan", known.plan.warnings),
         ("Inventory", inventory),
         ("Injection", facts),
+        ("Mps", _mps_warnings(known)),
         ("UnattributedFault", known.health.unattributed),
         ("Source", [f"{name}: {status.problem}" for name, status in known.sources.items() if status.problem]),
         ("Driver", [] if known.driver_problem is None else [known.driver_problem]),
+        ("Eviction", [] if known.evictions.problem is None else [known.evictions.problem]),
     ):
         for message in messages:
             yield WarningReport(reason=reason, message=message, since=None)
@@ -231,12 +278,16 @@ def _warnings(known: Known) -> Iterator[WarningReport]:
 def _sources(known: Known, now_s: float, stamp: Stamp) -> Iterator[SourceReport]:
     unread = "it was not read yet"
     driver = known.driver_problem or (unread if known.inventory is None else None)
-    yield SourceReport(name="driver", read_at=None, age_s=None, problem=driver)
+    yield _source("driver", known.driver_read_s, driver, now_s, stamp)
     for name, status in known.sources.items():
-        read_s = status.read_s
-        yield SourceReport(
-            name=name,
-            read_at=None if read_s is None else stamp(read_s),
-            age_s=None if read_s is None else round(now_s - read_s, 1),
-            problem=status.problem or (unread if read_s is None else None),
-        )
+        problem = status.problem or (unread if status.read_s is None else None)
+        yield _source(name, status.read_s, problem, now_s, stamp)
+
+
+def _source(name: str, read_s: float | None, problem: str | None, now_s: float, stamp: Stamp) -> SourceReport:
+    return SourceReport(
+        name=name,
+        read_at=None if read_s is None else stamp(read_s),
+        age_s=None if read_s is None else round(now_s - read_s, 1),
+        problem=problem,
+    )

@@ -85,6 +85,21 @@ class Interruptible(Protocol):
         ...
 
 
+class Pausable(Protocol):
+    """A driver that can be let go of for a while."""
+
+    def pause(self, reason: str) -> None:
+        """Close everything and answer nobody: who asks is told the reason, as a NodeError. Again: see that it is so.
+
+        Raises NodeError if the driver does not let go soon.
+        """
+        ...
+
+    def resume(self) -> None:
+        """Answer again; the next question opens what it needs."""
+        ...
+
+
 class TopologySource(Protocol):
     """How the node's GPUs are linked."""
 
@@ -249,6 +264,7 @@ class RawProcess:
     pid: int | None  # the host's; None: the driver does not say (it answers 0 or 4294967295)
     gpu_uuid: str  # of the MIG device where NVML names one, else of the physical GPU
     used_bytes: int | None
+    is_mps_client: bool | None = None  # None: the driver has no list of those
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,6 +322,7 @@ class ApiEvent:
     uid: str  # without it `kubectl describe` does not show the Event
     reason: str  # one word, "LimitNotEnforced"
     message: str
+    about: str  # which part of the object, "main GPU-5a3f…"; with object and reason it names the Event
     is_warning: bool
     count: int  # how often it happened
     first_s: float  # on the wall clock, seconds since 1970
@@ -325,7 +342,7 @@ class ApiWriter(Protocol):
     """What sharer tells the API server about pods and nodes."""
 
     def tell(self, event: ApiEvent) -> None:
-        """Publish an Event; the same object, reason and message update one Event. Raises NodeError."""
+        """Publish an Event; the same object, reason and part of it update one Event. Raises NodeError."""
         ...
 
     def evict(self, namespace: str, name: str, uid: str) -> Eviction:

@@ -11,7 +11,8 @@ from sharer.core.mps_daemon import Launch, Look, MpsDaemon, launch_of
 from sharer.core.mps_state import MpsInterface, MpsState, MpsWanted
 from sharer.core.mps_supervision import Act, Watch
 
-SOON_S, STEADY_S = 0.5, 3.0  # between two looks: while something is to be done, and while all is well
+SOON_S, LATER_S, STEADY_S = 0.25, 1.0, 3.0  # between two looks: after a change, while it stays wrong, while all is well
+RECENT_S = 5.0  # for so long after a change
 ONE_USER_ONLY = (
     "this driver's MPS serves one user at a time, so clients of different users would block each other; name the one"
     " user whose pods may come in the policy, or use a driver with multi-user MPS"
@@ -47,6 +48,7 @@ class Keeper:
         self._wanted = MpsWanted(resource=resource, slices={}, limits_memory=False)
         self._legacy_reason: str | None = None
         self._said: str | None = None
+        self._changed_s = 0.0  # when something else was said of it
 
     def step(
         self, wanted: MpsWanted | None, warnings: tuple[str, ...] = (), *, now_s: float, wall_s: float
@@ -71,8 +73,10 @@ class Keeper:
             settle_s=self._settle_s, now_s=now_s, wall_s=wall_s,
         )  # fmt: skip
         self._states.write(state)
-        self._say(state)
-        return STEADY_S if state.problem is None and act is Act.NOTHING else SOON_S
+        self._say(state, now_s)
+        if state.problem is None and act is Act.NOTHING:
+            return STEADY_S
+        return SOON_S if now_s - self._changed_s < RECENT_S else LATER_S
 
     def end(self, *, wall_s: float) -> None:
         """End the daemon, and say so; one that did not answer is not asked. Raises NodeError if it stays."""
@@ -135,10 +139,10 @@ class Keeper:
         self._look = self._daemon.look(launch)
         self._watch = supervision.seen(self._watch, self._look, wanted=True, now_s=now_s)
 
-    def _say(self, state: MpsState) -> None:
+    def _say(self, state: MpsState, now_s: float) -> None:
         """Log what changed, once."""
         gpus = "1 GPU" if len(state.gpus) == 1 else f"{len(state.gpus)} GPUs"
         sentence = f"{state.resource}: {state.problem or f'serves {gpus} by MPS {state.interface}'}"
         if sentence != self._said:
             log.log(logging.INFO if state.problem is None else logging.WARNING, "%s", sentence)
-        self._said = sentence
+            self._said, self._changed_s = sentence, now_s

@@ -5,16 +5,27 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from sharer.core.known import About, Known, Stamp
+from sharer.core.means import Promise
+from sharer.core.mps_state import MpsWanted
+from sharer.core.mps_wanted import mps_wanted
 from sharer.core.node_account import report_node
 from sharer.core.node_report import NodeReport
+from sharer.flows.means import terms_of
 from sharer.flows.state import NodeView
 
 
 def report(view: NodeView, about: About, now_s: float, stamp: Stamp) -> NodeReport:
     """The report of one view. `now_s` is on the clock that `stamp` translates."""
-    known = Known(
+    return report_node(known_of(view), about, now_s, stamp)
+
+
+def known_of(view: NodeView) -> Known:
+    """What a view holds of what a report tells."""
+    return Known(
         inventory=view.inventory,
         driver_problem=view.driver_problem,
+        driver_read_s=view.driver_read_s,
+        paused=view.paused,
         policy=view.policy,
         plan=view.plan,
         listing=view.listing,
@@ -26,8 +37,23 @@ def report(view: NodeView, about: About, now_s: float, stamp: Stamp) -> NodeRepo
         sources=view.sources,
         findings=view.findings.found,
         holds=view.enforcement.by_container(),
+        share_holds=view.enforcement.by_container(Promise.COMPUTE),
+        mps=view.mps,
+        mps_wanted=_mps_wanted(view),
+        lifts=view.enforcement.lift_count,
+        evictions=view.evictions,
+        events=view.events,
     )
-    return report_node(known, about, now_s, stamp)
+
+
+def _mps_wanted(view: NodeView) -> tuple[MpsWanted, ...] | None:
+    """None until everything is listed that may be held: the supervisor ends what is not wanted, and its clients."""
+    checkpoint = view.sources.get("checkpoint")
+    if view.basis is None or view.policy.policy is None or checkpoint is None or checkpoint.read_s is None:
+        return None
+    if not view.mps.daemons:
+        return ()
+    return mps_wanted(view.listing, view.inventory, view.policy.policy, terms_of(view))
 
 
 def stamper(monotonic_s: float, wall_s: float) -> Stamp:

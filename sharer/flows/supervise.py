@@ -18,7 +18,7 @@ from sharer.core.mps_daemon import MpsDaemon
 from sharer.core.mps_state import MpsWanted
 from sharer.core.mps_supervision import SETTLE_S
 from sharer.flows.compute_modes import ModeKeeper
-from sharer.flows.keep_daemon import SOON_S, Keeper, StateWriter
+from sharer.flows.keep_daemon import LATER_S, Keeper, StateWriter
 
 CYCLE_S = 2.0
 MODES_S, RETRY_S = 30.0, 10.0  # between two looks at compute modes: that should be right, that are not
@@ -190,4 +190,4 @@ class KeptDaemon:
             self._untold = str(error)
         except Exception:  # a thread's boundary: the next step may fare better, and its neighbours must not suffer
             log.exception("%s: a step failed", self._keeper.resource)
-        return SOON_S
+        return LATER_S

@@ -14,6 +14,7 @@ import pytest
 
 from sharer.core import mps_supervision as sup
 from sharer.core.mps_state import MpsInterface, why_not_served
+from sharer.flows.keep_daemon import LATER_S, RECENT_S, SOON_S, STEADY_S
 from tests.flows.mps_node import RESOURCE, TWO_GPUS, A, B, MpsNode, mps_node, want
 
 MakeNode = Callable[..., MpsNode]
@@ -345,6 +346,17 @@ def test_a_directory_that_cannot_be_used_is_the_reason_and_no_link_is_followed(m
     assert not any((node.root / "elsewhere").iterdir())
     node.pipe.unlink()
     node.until_serving()
+
+
+def test_a_daemon_is_looked_at_often_after_a_change_and_seldom_while_it_stays_so(make_node: MakeNode) -> None:
+    node = make_node(protocols=[2])
+    waits = [node.keeper.step(TWO_GPUS, now_s=now_s, wall_s=now_s) for now_s in (0.0, 0.3)]
+    assert waits == [SOON_S, SOON_S]
+    node.until_serving()
+    assert node.keeper.step(TWO_GPUS, now_s=node.now_s + 1, wall_s=0.0) == STEADY_S
+    node.fake.behave(server_status="FAULT")
+    waits = [node.keeper.step(TWO_GPUS, now_s=node.now_s + more_s, wall_s=0.0) for more_s in (2, 2 + RECENT_S)]
+    assert waits == [SOON_S, LATER_S]
 
 
 def test_a_steady_daemon_costs_three_questions_a_look(make_node: MakeNode) -> None:

@@ -140,14 +140,17 @@ class Daemon:
         return bool(found)
 
     def _is_busy(self, server: Server) -> bool:
-        """Whether a server of an earlier daemon has the GPUs still, as one has in exclusive compute mode."""
+        """Whether a server of another daemon has one of the GPUs, as it has in exclusive compute mode."""
         path = os.path.join(self.folder, SERVERS)
         with open(path, "a+", encoding="utf-8") as file:
-            file.write(f"{server.pid}\n")
+            file.write(f"{server.pid} {','.join(server.devices)}\n")
             file.flush()
             file.seek(0)
-            others = {int(line) for line in file} - {one.pid for one in self.servers}
-        return any(_runs(pid) for pid in others)
+            known = [line.split() for line in file]
+        mine = {str(one.pid) for one in self.servers}
+        return any(
+            pid not in mine and {*devices.split(",")} & {*server.devices} and _runs(pid) for pid, devices in known
+        )
 
     def _lose(self, server: Server, error: str) -> None:
         self.log(f"Failed to start : {error}", "server.log")
@@ -235,7 +238,7 @@ class Daemon:
             self.end_client(pid)
 
 
-def _runs(pid: int) -> bool:
+def _runs(pid: str) -> bool:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"
