@@ -103,6 +103,7 @@ class ProcessReading:
 
     processes: tuple[GpuProcess, ...] = ()
     asked: frozenset[str] = frozenset()  # UUIDs of the GPUs and MIG devices whose list is complete
+    lost: frozenset[str] = frozenset()  # UUIDs of the GPUs that said instead that they are lost
 
 
 Reading = ListReading | CheckpointReading | CgroupReading | ProcessReading | PodsSeen

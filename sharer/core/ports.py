@@ -273,6 +273,7 @@ class RawProcesses:
 
     processes: tuple[RawProcess, ...] = ()
     asked: frozenset[str] = frozenset()  # UUIDs of the GPUs and MIG devices whose lists are complete
+    lost: frozenset[str] = frozenset()  # UUIDs of the GPUs that said instead that they are lost
 
 
 class ProcessSource(Protocol):

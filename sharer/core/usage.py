@@ -38,7 +38,7 @@ class Usage:
     def __init__(self, reading: ProcessReading | None, inventory: Inventory | None) -> None:
         """`reading` None: there is none, or none that is recent enough to say anything."""
         reading = _NOTHING_ASKED if reading is None else reading
-        self._asked = reading.asked
+        self._asked, self._lost = reading.asked, reading.lost
         self._known: dict[tuple[str, str], dict[str, int]] = {}  # pod and container -> device -> bytes
         self._pids: dict[tuple[str, str], dict[str, list[tuple[int, bool | None]]]] = {}  # and whether by MPS
         self._unknown: dict[tuple[str, str], dict[str, str]] = {}  # pod and container -> device -> why
@@ -114,9 +114,11 @@ class Usage:
         return next((f"{why}, on {uuid}" for uuid, why in sorted(self._nobodys.items()) if uuid not in held), None)
 
     def _without_list(self, inventory: Inventory) -> list[str]:
+        """The GPUs that could be in use without our seeing it; nothing uses one that is lost."""
         silent = []
         for gpu in inventory.gpus:
             migs = [mig.uuid for mig in gpu.mig_devices if mig.lost is None]
-            if gpu.lost is None and gpu.uuid not in self._asked and not (migs and self._asked.issuperset(migs)):
+            is_listed = gpu.uuid in self._asked or (migs and self._asked.issuperset(migs))
+            if gpu.lost is None and gpu.uuid not in self._lost and not is_listed:
                 silent.append(gpu.uuid)
         return silent

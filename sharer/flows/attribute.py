@@ -33,7 +33,7 @@ def attribute(source: ProcessSource, table: ProcessTable, known: Collection[str]
     if not table.sees_the_host():
         # An empty list proves nothing then: whether the driver lists processes of other PID namespaces is not certain.
         unknown = tuple(_unknown(process) for process in raw.processes)
-        return Attributed(reading=ProcessReading(processes=unknown), problem=NO_HOST_PIDS)
+        return Attributed(reading=ProcessReading(processes=unknown, lost=raw.lost), problem=NO_HOST_PIDS)
     found: list[GpuProcess] = []
     problem = None
     for process in raw.processes:
@@ -47,7 +47,8 @@ def attribute(source: ProcessSource, table: ProcessTable, known: Collection[str]
             found.append(_unknown(process))
         elif identity is not None:  # else it has ended meanwhile
             found.append(_known(process, identity, known))
-    return Attributed(reading=ProcessReading(processes=tuple(found), asked=raw.asked), problem=problem)
+    reading = ProcessReading(processes=tuple(found), asked=raw.asked, lost=raw.lost)
+    return Attributed(reading=reading, problem=problem)
 
 
 def _known(process: RawProcess, identity: ProcessIdentity, known: Collection[str]) -> GpuProcess:
@@ -57,6 +58,7 @@ def _known(process: RawProcess, identity: ProcessIdentity, known: Collection[str
         pid=process.pid,
         gpu_uuid=process.gpu_uuid,
         used_bytes=process.used_bytes,
+        is_mps_client=process.is_mps_client,
         command=identity.command,
         uid=uid,
         container_id=container_id,
@@ -69,6 +71,7 @@ def _unknown(process: RawProcess) -> GpuProcess:
         pid=process.pid,
         gpu_uuid=process.gpu_uuid,
         used_bytes=process.used_bytes,
+        is_mps_client=process.is_mps_client,
         command=None,
         uid=None,
         container_id=None,

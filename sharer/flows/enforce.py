@@ -65,7 +65,7 @@ class Enforcing:
         self._measured_s: float | None = None  # of the reading that was measured last
         self._sight: _Sight | None = None
         self._found: dict[str, tuple[tuple[object, ...], list[Tenant]]] = {}  # by UID: what from, and the tenants
-        self._noticed: tuple[object, object] = (None, None)  # policy and means, for `notice`
+        self._noticed: tuple[object, ...] = (None, None, None)  # policy, means and GPUs, for `notice`
         self.found = Enforced()
 
     def wake(self, uid: str) -> None:
@@ -73,8 +73,8 @@ class Enforcing:
         self._diary.stir(uid, self._now_s())
 
     def notice(self, view: NodeView) -> None:
-        """Have all pods looked at soon if they are to be held to something else, or can be held by something else."""
-        terms = (view.policy.policy, view.enforcers)
+        """Have all pods looked at soon if they are to be held to something else or by something else, or GPUs changed."""
+        terms = (view.policy.policy, view.enforcers, view.inventory)
         if any(old is not new for old, new in zip(self._noticed, terms, strict=True)):
             self._noticed = terms
             self._diary.stir_all()
@@ -101,10 +101,15 @@ class Enforcing:
     def look(self, now_s: float, uids: Collection[str] | None = None) -> str | None:
         """Hold and verify the containers of these pods; None: of all. Returns what is new about them.
 
-        Raises NodeError if it cannot be told who holds what: no news is not "nobody", and all stays as it is.
+        Raises NodeError if it cannot be told who holds what: no news is not "nobody", and all stays as it is. But that
+        a container has ended its cgroup tells, and what was held for it is given back.
         """
         sight = self._look_around(now_s)
-        entries = self._entries(uids)
+        try:
+            entries = self._entries(uids)
+        except NodeError:
+            self._let_go((), uids)
+            raise
         cgroups = self._cgroups.read(entries.keys()) if entries else {}
         tenants = [
             tenant

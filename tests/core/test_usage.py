@@ -103,6 +103,13 @@ def test_a_gpu_that_is_lost_needs_no_list() -> None:
     assert usage(asked=(A,), inventory=inventory).why_not_confined(tenant(A)) is None
 
 
+def test_a_gpu_that_has_just_been_lost_takes_nobodys_verdict_on_another() -> None:
+    """Its list is the first to miss, seconds before discovery looks again."""
+    reading = ProcessReading(processes=(process(),), asked=frozenset({A}), lost=frozenset({B}))
+    assert Usage(reading, TWO_GPUS).why_not_confined(tenant(A)) is None
+    assert Usage(reading, TWO_GPUS).of(UID, MAIN, B).unknown is not None
+
+
 def test_lists_of_all_mig_devices_are_a_list_of_their_gpu() -> None:
     one, two, lost = mig(0, "1g.10gb"), mig(1, "1g.10gb"), mig(2, "1g.10gb", lost="deleted")
     inventory = node(gpu(0, mig_enabled=True, mig_devices=(one, two, lost)))

@@ -62,16 +62,23 @@ def read_processes(session: Session) -> RawProcesses:
     """The processes on every GPU that can be asked. In the worker."""
     processes: list[RawProcess] = []
     asked: set[str] = set()
+    lost: set[str] = set()
     for gpu in session.gpus():
-        if gpu.handle is not None and gpu.uuid is not None:
+        if gpu.uuid is None:
+            continue
+        error = gpu.error
+        if gpu.handle is not None:
             try:
                 by_device = _by_device(session.calls, gpu.handle, gpu.uuid)
-            except NvmlCallError:
-                continue  # lost, or one that has no process lists: what runs on it is not known
-            asked |= by_device.keys()
-            for uuid, entries in by_device.items():
-                processes += _on(uuid, entries)
-    return RawProcesses(processes=tuple(processes), asked=frozenset(asked))
+            except NvmlCallError as refused:
+                error = refused
+            else:
+                asked |= by_device.keys()
+                for uuid, entries in by_device.items():
+                    processes += _on(uuid, entries)
+        if error is not None and error.gpu_lost:  # else it has no process lists: what runs on it is not known
+            lost.add(gpu.uuid)
+    return RawProcesses(processes=tuple(processes), asked=frozenset(asked), lost=frozenset(lost))
 
 
 def _by_device(calls: Calls, handle: Handle, uuid: str) -> dict[str, list[_Entry]]:

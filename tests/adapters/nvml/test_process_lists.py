@@ -136,3 +136,4 @@ def test_a_lost_gpu_costs_only_itself(make_node: MakeNode, open_driver: OpenDriv
     found = driver.processes()
     assert set(found.processes) == ON_A
     assert found.asked == {"GPU-a"}
+    assert found.lost == {"GPU-b"}
