@@ -19,7 +19,7 @@ from sharer.core.values import dataclass
 ENV_PREFIX = "SHARER_AGENT_"
 PAUSE_LABELS = tuple(f"nvidia.com/gpu.deploy.{what}" for what in ("client", "device-plugin", "gpu-feature-discovery"))
 """Of the GPU Operator: `client` since 26.7. What is "false", as the device plugin should be where we are, stays so."""
-_LINK = re.compile(r"_SERVICE_(HOST|PORT)[_=]|_PORT=(tcp|udp|sctp)://|_PORT_\d+_(TCP|UDP|SCTP)[_=]")
+_LINK = r"_SERVICE_(HOST|PORT)[_=]|_PORT=(tcp|udp|sctp)://|_PORT_\d+_(TCP|UDP|SCTP)[_=]"
 """What Kubernetes puts into every pod for a Service, as one called sharer-agent-http that somebody has made."""
 EPILOG = """\
 Every flag is also a variable: --device-plugin-dir is SHARER_AGENT_DEVICE_PLUGIN_DIR.
@@ -81,7 +81,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
             continue
         if variable in known:
             parser.set_defaults(**{known[variable]: environment[variable]})
-        elif not _LINK.search(f"{variable}={environment[variable]}") and (near := _similar(variable, known)):
+        elif not re.search(_LINK, f"{variable}={environment[variable]}") and (near := _similar(variable, known)):
             parser.error(f"the variable {variable} is not known; did you mean {near}?")
     found = vars(parser.parse_args(arguments))
     found["mps_dir"] = found["mps_dir"] or found["state_dir"] / "mps"
@@ -97,6 +97,7 @@ def _similar(variable: str, known: Iterable[str]) -> str | None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sharer agent",
+        usage="sharer agent [FLAGS]; sharer agent --help lists them",
         description="Share this node's GPUs until told to stop.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

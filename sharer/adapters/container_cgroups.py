@@ -31,7 +31,7 @@ MAX_INNER_DEPTH = 8  # of a container's own cgroups that are looked into; runtim
 MAX_INNER_FOLDERS = 256  # in one of them; a container that may make cgroups could make any number
 MAX_READ_BYTES = 2**20  # of a file: the mounts of a container are some 10 KiB
 _GONE = (errno.ENOENT, errno.ENODEV)  # of a directory that was removed; the second from a file that was open
-_RECORD = re.compile(r"/pods/(?P<uid>[0-9a-f-]{32,36})/containers/(?P<name>[a-z0-9]([a-z0-9-]*[a-z0-9])?)/[^/ ]+")
+_RECORD = r"/pods/(?P<uid>[0-9a-f-]{32,36})/containers/(?P<name>[a-z0-9]([a-z0-9-]*[a-z0-9])?)/[^/ ]+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class CgroupTree:
             mounts = _read(f"{self._proc_root}/{pid.decode()}/mountinfo") or b""
             for line in mounts.decode(errors="replace").splitlines():
                 fields = line.split(" ", 5)
-                found = _RECORD.search(fields[3]) if len(fields) > 4 else None
+                found = re.search(_RECORD, fields[3]) if len(fields) > 4 else None
                 if found is not None and found["uid"] == uid and found.end() == len(fields[3]):
                     names.add(found["name"])
         return names.pop() if len(names) == 1 else None

@@ -12,13 +12,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 
 from sharer.core.errors import AwayError, NodeError
 from sharer.core.evidence import Holder, ListReading, SliceKey
 from sharer.core.values import dataclass
-from sharer.kubeletapi import podresources_pb2, podresources_pb2_grpc
+
+if TYPE_CHECKING:  # imported when the list is first asked for: an agent registers first
+    from sharer.kubeletapi import podresources_pb2
 
 DEADLINE_S = 2.0  # a kubelet answers in 2 to 8 ms; whoever asks has other things to do
 MAX_ANSWER_BYTES = 64 * 2**20  # 250 pods with 2,000 slices make 0.2 MB; gRPC's own limit is 4 MiB
@@ -61,6 +64,8 @@ class PodResources:
 
     def read(self) -> ListReading:
         """Who holds what now. Raises NodeError if the kubelet does not say: that is no news, never "nobody"."""
+        from sharer.kubeletapi import podresources_pb2, podresources_pb2_grpc
+
         kubelet = self._look()
         if self._channel is None:
             self._channel = grpc.insecure_channel(f"unix:{self._path}", options=_OPTIONS)

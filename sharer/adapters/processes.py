@@ -17,7 +17,7 @@ from sharer.core.ports import ProcessIdentity
 
 MAX_COMMAND = 64  # characters of a program's name that are shown
 MAX_BYTES = 2**16  # of a file in /proc; a process may make its own command line as long as megabytes
-_POD = re.compile(
+_POD = (  # compiled when first needed
     r"(?:^|[/-])pod(?P<uid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?"
     r"(?:[/:](?:cri-containerd[-:]|crio[-:]|docker[-:])?(?P<container>[0-9a-f]{64})(?:\.scope)?)?(?=[/:]|$)"
 )
@@ -66,6 +66,6 @@ def _pods(cgroup: str) -> tuple[tuple[str, str | None], ...]:
     """The pods in the first line that names any: some hierarchies may not (a runtime's own memory limits)."""
     for line in cgroup.splitlines():
         path = line.split(":", 2)[-1].removesuffix(_DELETED)
-        if found := tuple((one["uid"].replace("_", "-"), one["container"]) for one in _POD.finditer(path)):
+        if found := tuple((one["uid"].replace("_", "-"), one["container"]) for one in re.finditer(_POD, path)):
             return found
     return ()

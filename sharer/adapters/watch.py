@@ -9,6 +9,7 @@ inotify watches; without inotify everything still works, at the timer's pace.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import logging
 import os
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+import inotify_simple
 from inotify_simple import INotify, flags
 
 log = logging.getLogger(__name__)
@@ -74,10 +76,20 @@ class Inotify(Protocol):
         ...
 
 
+def open_inotify() -> Inotify:
+    """An inotify instance. Raises OSError.
+
+    `inotify_simple` looks for the C library by running `ldconfig`, while an agent starts; this process has it already.
+    """
+    inotify_simple._libc = inotify_simple._libc or ctypes.CDLL(None, use_errno=True)
+    inotify: Inotify = INotify()
+    return inotify
+
+
 class DirectoryWatch:
     """Implements `core.ports.Watcher` with one thread, started by the first subscription."""
 
-    def __init__(self, *, open_inotify: Callable[[], Inotify] = INotify, interval_s: float = 1.0) -> None:
+    def __init__(self, *, open_inotify: Callable[[], Inotify] = open_inotify, interval_s: float = 1.0) -> None:
         """`interval_s` is the timer's; what inotify watches is looked at in every CERTAIN-th of its rounds."""
         self._open_inotify = open_inotify
         self._interval_s = interval_s

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import yaml
 
@@ -22,6 +22,7 @@ from sharer.core.policy import Policy
 from sharer.core.policy_fields import in_text_order, shown_key
 from sharer.core.policy_reader import read_policy
 from sharer.core.policy_values import shown
+from sharer.core.values import dataclass
 
 MAX_BYTES = 2**20  # a ConfigMap holds no more
 MAX_DEPTH = 32  # nested lists and mappings; a policy needs 5

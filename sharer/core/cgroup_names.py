@@ -8,30 +8,30 @@ from __future__ import annotations
 
 import re
 
-_KUBEPODS = re.compile(r"(?:[a-z0-9_.-]+-)?kubepods(?:\.slice)?")
-_KUBELET = re.compile(r"(?:[a-z0-9_.-]+-)?kubelet(?:\.slice)?")
-_CLASS = re.compile(r"(?:.*-)?(?:burstable|besteffort)(?:\.slice)?")
-_POD = re.compile(
+_KUBEPODS = r"(?:[a-z0-9_.-]+-)?kubepods(?:\.slice)?"
+_KUBELET = r"(?:[a-z0-9_.-]+-)?kubelet(?:\.slice)?"
+_CLASS = r"(?:.*-)?(?:burstable|besteffort)(?:\.slice)?"
+_POD = (
     r"(?:.*-)?pod"
     r"(?P<uid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"  # 32 digits: a static pod's hash
     r"(?:\.slice)?"
 )
-_CONTAINER = re.compile(r"(?:cri-containerd-|crio-|docker-)?(?P<id>[0-9a-f]{64})(?:\.scope)?")
+_CONTAINER = r"(?:cri-containerd-|crio-|docker-)?(?P<id>[0-9a-f]{64})(?:\.scope)?"
 
 
 def is_kubepods(name: str) -> bool:
     """Whether all pods of a node are below a folder of this name."""
-    return _KUBEPODS.fullmatch(name) is not None
+    return re.fullmatch(_KUBEPODS, name) is not None
 
 
 def is_kubelet(name: str) -> bool:
     """Whether it is a folder of the kubelet's own, that kubepods may be below."""
-    return _KUBELET.fullmatch(name) is not None
+    return re.fullmatch(_KUBELET, name) is not None
 
 
 def is_class(name: str) -> bool:
     """Whether it is the folder of a quality-of-service class within kubepods."""
-    return _CLASS.fullmatch(name) is not None
+    return re.fullmatch(_CLASS, name) is not None
 
 
 def pod_uid(name: str) -> str | None:
@@ -40,7 +40,7 @@ def pod_uid(name: str) -> str | None:
     >>> pod_uid("kubepods-burstable-pod0e1f8a3b_0000_4000_8000_00000000000a.slice")
     '0e1f8a3b-0000-4000-8000-00000000000a'
     """
-    found = _POD.fullmatch(name)
+    found = re.fullmatch(_POD, name)
     return None if found is None else found["uid"].replace("_", "-")
 
 
@@ -49,5 +49,5 @@ def container_id(name: str) -> str | None:
 
     CRI-O's monitor of a container, beside it as `crio-conmon-<id>.scope`, is no tenant's.
     """
-    found = _CONTAINER.fullmatch(name)
+    found = re.fullmatch(_CONTAINER, name)
     return None if found is None else found["id"]

@@ -18,17 +18,19 @@ from dataclasses import field, replace
 from enum import StrEnum
 
 from sharer.core.device_id import recognise
-from sharer.core.evidence import Evidence, GpuProcess
+from sharer.core.evidence import Evidence, GpuProcess, SliceKey
 from sharer.core.inventory import Inventory
-from sharer.core.ledger import Ledger, State
+from sharer.core.ledger import Entry, Ledger, State
 from sharer.core.observations import PodPhase
 from sharer.core.plan import Plan
 from sharer.core.quantities import format_bytes
+from sharer.core.unchanged import while_unchanged
+from sharer.core.values import dataclass
 
 UNSERVED_AFTER_S = 30.0  # running without what it asks for; List and checkpoint have named it long before
 _MPS = ("nvidia-cuda-mps-server", "nvidia-cuda-mps-control")
 _MPS_CUT = "nvidia-cuda-mps"  # as the kernel remembers a command, in 15 characters
-_UUID = re.compile(r"(?:GPU|MIG)-[0-9a-f-]{36}")
+_UUID = r"(?:GPU|MIG)-[0-9a-f-]{36}"
 
 
 class FindingKind(StrEnum):
@@ -63,6 +65,13 @@ class Finding:
     def key(self) -> tuple[object, ...]:
         """What makes it this finding and no other: neither its words nor how much memory is used just now."""
         return (self.kind, self.gpu_uuid, self.uid, self.container, self.resource, self.pid)
+
+    def without_use(self) -> Finding:
+        """The same, without how much memory is used just now: the words stay for as long as the finding does."""
+        if self.pid is None or self.used_bytes is None:
+            return self
+        said = self.message.replace(f" uses {format_bytes(self.used_bytes)} of ", " uses memory of ", 1)
+        return replace(self, message=said, used_bytes=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,43 +116,56 @@ def _of_processes(ledger: Ledger, inventory: Inventory) -> Iterator[Finding]:
             yield _unauthorised(process, sight.name(process.uid))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ByDevice:
+    """The ledger's entries, by UUID of the device."""
+
+    holders: dict[str, set[str]] = field(default_factory=dict)  # UIDs of pods
+    former: dict[str, set[str]] = field(default_factory=dict)
+    unclear: set[str] = field(default_factory=set)  # devices with a slice of which it is not known yet whose it is
+    names: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)  # of the pods, by UID
+
+
+@while_unchanged
+def _by_device(entries: Mapping[SliceKey, Entry]) -> _ByDevice:
+    found = _ByDevice()
+    for (_, device_id), entry in entries.items():
+        uuid = device_id.partition("::")[0]
+        if entry.state is State.ALLOCATED or (entry.owner is not None and entry.owner.uid is None):
+            found.unclear.add(uuid)
+        if entry.owner is not None and entry.owner.uid is not None:
+            found.holders.setdefault(uuid, set()).add(entry.owner.uid)
+            found.names.setdefault(entry.owner.uid, (entry.owner.namespace, entry.owner.pod))
+        for remnant in entry.remnants:
+            if remnant.holder.uid is not None:
+                found.former.setdefault(uuid, set()).add(remnant.holder.uid)
+                found.names.setdefault(remnant.holder.uid, (remnant.holder.namespace, remnant.holder.pod))
+    return found
+
+
 class _Sight:
     """Who holds something of which device, and who is gone."""
 
     def __init__(self, ledger: Ledger, inventory: Inventory) -> None:
         self._ledger = ledger
         self._parts = {gpu.uuid: (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices)) for gpu in inventory.gpus}
-        self._holders: dict[str, set[str]] = {}
-        self._former: dict[str, set[str]] = {}
-        self._unclear: set[str] = set()  # devices with a slice of which it is not known yet whose it is
-        self._names: dict[str, tuple[str | None, str | None]] = dict(ledger.names)
-        for (_, device_id), entry in ledger.entries.items():
-            uuid = device_id.partition("::")[0]
-            if entry.state is State.ALLOCATED or (entry.owner is not None and entry.owner.uid is None):
-                self._unclear.add(uuid)
-            if entry.owner is not None and entry.owner.uid is not None:
-                self._holders.setdefault(uuid, set()).add(entry.owner.uid)
-                self._names.setdefault(entry.owner.uid, (entry.owner.namespace, entry.owner.pod))
-            for remnant in entry.remnants:
-                if remnant.holder.uid is not None:
-                    self._former.setdefault(uuid, set()).add(remnant.holder.uid)
-                    self._names.setdefault(remnant.holder.uid, (remnant.holder.namespace, remnant.holder.pod))
+        self._by_device = _by_device(ledger.entries)
 
     def holders(self, uuid: str) -> set[str]:
         """Pods with a slice of a device, or of a MIG device of it: an old driver may not tell on which of them."""
-        return self._on(uuid, self._holders)
+        return self._on(uuid, self._by_device.holders)
 
     def former_holders(self, uuid: str) -> set[str]:
         """Pods that had one and have ended."""
-        return self._on(uuid, self._former)
+        return self._on(uuid, self._by_device.former)
 
     def is_unclear(self, uuid: str) -> bool:
         """Whether it cannot be told yet who holds a slice of this device."""
-        return any(part in self._unclear for part in self._parts.get(uuid, (uuid,)))
+        return any(part in self._by_device.unclear for part in self._parts.get(uuid, (uuid,)))
 
     def name(self, uid: str) -> tuple[str | None, str | None]:
         """Namespace and name of a pod, as far as they are known."""
-        return self._names.get(uid, (None, None))
+        return self._ledger.names.get(uid) or self._by_device.names.get(uid, (None, None))
 
     def has_ended(self, uid: str) -> bool:
         """Whether the API server says that a pod is over, or had it and has it no more."""
@@ -234,7 +256,7 @@ def _rivals(evidence: Evidence, inventory: Inventory, plan: Plan, resources: Col
 
 def _uuid_in(text: str) -> str:
     """The UUID that an ID of another plugin carries, with whatever stands around it."""
-    found = _UUID.search(text)
+    found = re.search(_UUID, text)
     return text.partition("::")[0] if found is None else found[0]
 
 

@@ -100,7 +100,7 @@ def read_nvidia_format(document: LocatedNode, source: str) -> Policy:
 # --- sharing -------------------------------------------------------------------------------------------------------
 
 _GPU = "nvidia.com/gpu"
-_MIG_NAME = re.compile(r"nvidia\.com/mig-(?P<size>[0-9]+g\.[0-9]+gb)(?:\.(?P<extras>[A-Za-z0-9.]+))?")
+_MIG_NAME = r"nvidia\.com/mig-(?P<size>[0-9]+g\.[0-9]+gb)(?:\.(?P<extras>[A-Za-z0-9.]+))?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ def _resource_name(node: LocatedNode) -> str:
     """A resource that the plugin makes; the prefix may be left out."""
     typed = text(node)
     name = with_prefix(typed)
-    if name != _GPU and _MIG_NAME.fullmatch(name) is None:
+    if name != _GPU and re.fullmatch(_MIG_NAME, name) is None:
         cure = "; for names with .shared set renameByDefault: true" if name.endswith(".shared") else ""
         raise ValueError(
             f"no GPU has the resource {shown(typed)} in the NVIDIA plugin{cure}; it makes nvidia.com/gpu and, of MIG"
@@ -215,7 +215,7 @@ def _all_devices(node: LocatedNode) -> None:
 
 def _profile(name: str) -> str | None:
     """The MIG profile that a resource is named for: nvidia.com/mig-1g.10gb.me is the profile 1g.10gb+me."""
-    found = _MIG_NAME.fullmatch(name)
+    found = re.fullmatch(_MIG_NAME, name)
     if found is None:
         return None
     return found["size"] if found["extras"] is None else f"{found['size']}+{found['extras']}"

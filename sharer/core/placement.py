@@ -16,10 +16,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 from sharer.core.linked import Links, best_linked
 from sharer.core.policy import Placement
+from sharer.core.values import dataclass
 
 Layout = Sequence[Mapping[str, int]]
 """Where the slices of a resource lie: IDs and replicas on each GPU or MIG device, in NVML's order."""

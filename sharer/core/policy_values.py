@@ -21,6 +21,7 @@ Reader = Callable[[LocatedNode], T]
 """Reads one value. Raises ValueError, whose text says what was found and what is allowed."""
 
 MAX_INTEGER = 999_999_999  # more is a slip of the finger, whatever a policy counts
+MAX_USER_ID = 4_294_967_294  # the last one of Linux; the one after it means "nobody in particular"
 MIN_AMOUNT_BYTES = MIB  # device IDs and CUDA count in MiB
 MAX_AMOUNT_BYTES = 8 * TIB  # more than any GPU has, and few enough digits for a device ID
 MAX_DURATION_S = 365 * 86400.0
@@ -36,13 +37,13 @@ _ODD_NUMBER = re.compile(  # a number to some YAML parser, and another one or te
     r"|(?:[0-9]+\.?[0-9]*|\.[0-9]+)e[-+]?[0-9]+|\.(?:inf|nan))|\+[0-9.]+",
     re.IGNORECASE,
 )
-_PERCENT = re.compile(r"[-+]?[0-9]*\.?[0-9]+ ?%")
-_FACTOR = re.compile(r"(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,6})?")
-_ODD_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT])(?:i?b)?", re.IGNORECASE)
+_PERCENT = r"[-+]?[0-9]*\.?[0-9]+ ?%"  # this and the next are compiled when first needed
+_FACTOR = r"(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,6})?"
+_ODD_UNIT = r"(?i)([0-9]+(?:\.[0-9]+)?) ?([KMGT])(?:i?b)?"
 _DURATIONS = "whole numbers with the units d, h, m, s, such as 10m or 1h30m, up to 365d"
-_COMPARISON = re.compile(r"(>=|<=|==|>|<) *(\S+)")
+_COMPARISON = r"(>=|<=|==|>|<) *(\S+)"
 _HEX = "[0-9a-f]"
-_UUID = re.compile(rf"(GPU|MIG)-({_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}})", re.IGNORECASE)
+_UUID = rf"(?i)(GPU|MIG)-({_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}})"
 
 
 def shown(text: str) -> str:
@@ -93,14 +94,15 @@ def integer(minimum: int, maximum: int = MAX_INTEGER, *, also: str = "") -> Read
     def read(node: LocatedNode) -> int:
         typed = node.text if isinstance(node, LocatedScalar) else ""
         if isinstance(node, LocatedScalar) and not node.quoted and _DECIMAL.fullmatch(typed):
-            if len(typed) <= len(str(MAX_INTEGER)) and minimum <= int(typed) <= maximum:
+            is_short = len(typed) <= len(str(max(maximum, MAX_INTEGER)))
+            if is_short and minimum <= int(typed) <= maximum:
                 return int(typed)
-            cure = "" if len(typed) <= len(str(MAX_INTEGER)) else f", which is more than {MAX_INTEGER}"
+            cure = "" if is_short else f", which is more than {max(maximum, MAX_INTEGER)}"
         elif _DECIMAL.fullmatch(typed):
             cure = f"; write {typed} without quotes"
         elif _ODD_NUMBER.fullmatch(typed):
             cure = "; write a plain decimal number"
-        elif _PERCENT.fullmatch(typed):
+        elif re.fullmatch(_PERCENT, typed):
             cure = f"; write {typed.rstrip(' %')} without '%'"
         else:
             cure = ""
@@ -170,7 +172,7 @@ def amount(*words: str) -> Reader[int]:
         if not isinstance(node, LocatedScalar) or (not node.quoted and node.text in _NULL):
             raise _refusal(f"found {describe(node)}", allowed)
         found = shown(node.text)
-        if _PERCENT.fullmatch(node.text):
+        if re.fullmatch(_PERCENT, node.text):
             raise _refusal(f"{found} is a percentage, and memory is an amount", allowed)
         if _SIGNED.fullmatch(node.text):
             raise _refusal(f"{found} is negative", allowed)
@@ -179,7 +181,7 @@ def amount(*words: str) -> Reader[int]:
         try:
             amount_bytes = 0 if node.text == "0" else parse_memory_bytes(node.text)
         except ValueError:
-            odd = _ODD_UNIT.fullmatch(node.text)
+            odd = re.fullmatch(_ODD_UNIT, node.text)
             meant = f"{odd[1]}{odd[2].upper()}i" if odd else nearest(node.text, [word.split()[0] for word in words])
             raise _refusal(f"{found} is no amount of memory", allowed, meant) from None
         if amount_bytes < MIN_AMOUNT_BYTES:
@@ -222,7 +224,7 @@ def request_max(node: LocatedNode) -> int | None:
 def oversubscribe(node: LocatedNode) -> float:
     """How many times the memory may be promised. At least once: who wants to promise less sets `reserve`."""
     allowed = f"a plain decimal number from 1 to {MAX_OVERSUBSCRIBE}, such as 1.5"
-    if not isinstance(node, LocatedScalar) or node.quoted or not _FACTOR.fullmatch(node.text):
+    if not isinstance(node, LocatedScalar) or node.quoted or not re.fullmatch(_FACTOR, node.text):
         raise ValueError(f"expected {allowed}; found {describe(node)}")
     factor = float(node.text)
     if factor < 1:
@@ -235,7 +237,7 @@ def oversubscribe(node: LocatedNode) -> float:
 def comparison(node: LocatedNode) -> tuple[Comparison, int]:
     """An operator and a quantity: `">=40Gi"`."""
     allowed = "one of >=, <=, >, <, == and a quantity with a unit, such as '>=40Gi'"
-    found = _COMPARISON.fullmatch(node.text) if isinstance(node, LocatedScalar) else None
+    found = re.fullmatch(_COMPARISON, node.text) if isinstance(node, LocatedScalar) else None
     if not isinstance(node, LocatedScalar) or found is None:
         raise ValueError(f"expected {allowed}; found {describe(node)}")
     try:
@@ -246,7 +248,7 @@ def comparison(node: LocatedNode) -> tuple[Comparison, int]:
 
 def gpu_uuid(node: LocatedNode) -> str:
     """The UUID of a GPU or MIG device, in NVML's spelling."""
-    found = _UUID.fullmatch(node.text) if isinstance(node, LocatedScalar) else None
+    found = re.fullmatch(_UUID, node.text) if isinstance(node, LocatedScalar) else None
     if found is None:
         example = "GPU-5a3fc4a0-1f0e-4c5e-9d2b-7e6f1a2b3c4d"
         raise ValueError(f"expected the whole UUID of a GPU or MIG device, such as {example}; found {describe(node)}")

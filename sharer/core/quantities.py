@@ -10,8 +10,8 @@ _MEMORY_UNITS = {
     "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": KIB, "Mi": MIB, "Gi": GIB, "Ti": TIB,
 }  # fmt: skip
 _DURATION_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_MEMORY = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,9}))?(k|M|G|T|Ki|Mi|Gi|Ti)")
-_DURATION_PART = re.compile(r"([0-9]{1,9})([smhd])")
+_MEMORY = r"([0-9]{1,15})(?:\.([0-9]{1,9}))?(k|M|G|T|Ki|Mi|Gi|Ti)"
+_DURATION_PART = r"([0-9]{1,9})([smhd])"
 
 MEMORY_FORM = "a number with one of the units Ki, Mi, Gi, Ti, k, M, G, T, such as 10Gi"
 DURATION_FORM = "a number with one of the units s, m, h, d, such as 10m or 1h30m"
@@ -23,7 +23,7 @@ def parse_memory_bytes(text: str) -> int:
     >>> parse_memory_bytes("10Gi"), parse_memory_bytes("1.5Mi")
     (10737418240, 1572864)
     """
-    found = _MEMORY.fullmatch(text)
+    found = re.fullmatch(_MEMORY, text)
     if found is None:
         unitless = re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) is not None
         raise ValueError(f"{text!r} has no unit; write {MEMORY_FORM}" if unitless else f"{text!r} is not {MEMORY_FORM}")
@@ -37,7 +37,7 @@ def parse_duration_s(text: str) -> float:
     >>> parse_duration_s("1h30m"), parse_duration_s("0s")
     (5400.0, 0.0)
     """
-    parts = _DURATION_PART.findall(text)
+    parts = re.findall(_DURATION_PART, text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(f"{text!r} is not {DURATION_FORM}")
     units = [_DURATION_UNITS_S[unit] for _, unit in parts]

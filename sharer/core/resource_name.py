@@ -10,8 +10,8 @@ _SAMPLE_PROFILE = "7g.180gb.me.all"  # as long as profiles get, so that a checke
 _MAX_PREFIX = 253 - len("requests.")  # the kubelet checks "requests.<name>"
 _MAX_NAME = 63
 _LABEL = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
-_PREFIX = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
-_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_PREFIX = rf"{_LABEL}(?:\.{_LABEL})*"
+_NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?"
 
 
 def resource_name_problem(name: str) -> str | None:
@@ -32,11 +32,11 @@ def resource_name_problem(name: str) -> str | None:
         return "begins with 'requests.', which Kubernetes keeps for quotas"
     if len(prefix) > _MAX_PREFIX:
         return f"has a prefix of {len(prefix)} characters; at most {_MAX_PREFIX} are allowed"
-    if _PREFIX.fullmatch(prefix) is None:
+    if re.fullmatch(_PREFIX, prefix) is None:
         return "has a prefix that is no domain name of lower-case letters, digits, '-' and '.'"
     if len(rest) > _MAX_NAME:
         return f"has {len(rest)} characters after the '/'; at most {_MAX_NAME} are allowed"
-    if _NAME.fullmatch(rest) is None:
+    if re.fullmatch(_NAME, rest) is None:
         return "must have letters, digits, '-', '_' and '.' after the '/', a letter or digit at both ends"
     return None
 

@@ -28,14 +28,16 @@ _SIGNS = {"__eq__": "==", "__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__"
 def dataclass(
     *, frozen: bool = False, slots: bool = False, kw_only: bool = False, order: bool = False, eq: bool = True
 ) -> Callable[[type[T]], type[T]]:
-    """As `dataclasses.dataclass`; cheaper for those that are frozen and have slots."""
-    if not (frozen and slots and eq):
+    """As `dataclasses.dataclass`; cheaper for those that have slots."""
+    if not (slots and eq):
         return dataclasses.dataclass(frozen=frozen, slots=slots, kw_only=kw_only, order=order, eq=eq)
 
     def decorate(cls: type[T]) -> type[T]:
         made = _with_slots(cls, positional=not kw_only)
-        methods = {name: _at_first_call(made, name) for name in ("__hash__", *(_SIGNS if order else ["__eq__"]))}
-        methods |= {"__init__": _init(made), "__repr__": _repr, "__setattr__": _refuse, "__delattr__": _refuse}
+        methods: dict[str, Method | None] = {"__init__": _init(made), "__repr__": _repr, "__hash__": None}
+        methods |= {name: _at_first_call(made, name) for name in (_SIGNS if order else ["__eq__"])}
+        if frozen:
+            methods |= {"__hash__": _at_first_call(made, "__hash__"), "__setattr__": _refuse, "__delattr__": _refuse}
         for name in methods.keys() - vars(cls).keys():  # as with the library, what a class defines itself stays
             setattr(made, name, methods[name])
         setattr(made, _FIELDS, _FieldsOf(cls, made, kw_only=kw_only))

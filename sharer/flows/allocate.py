@@ -1,14 +1,15 @@
 """The kubelet's questions about one resource, answered from memory.
 
 Allocate is a pure function of the IDs and the node's facts. It refuses only what cannot run: an unknown ID, a GPU at
-fault. Anything else is granted, even if our view says that the slice is in use: init containers, a lost checkpoint
-and a force delete make that legal (kubelet-contract §17.32), and a refusal is a storm of failed pods.
+fault, an MPS slice whose daemon does not serve (core/mps_service says why). Anything else is granted, even if our view
+says that the slice is in use: init containers, a lost checkpoint and a force delete make that legal
+(kubelet-contract §17.32), and a refusal is a storm of failed pods.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sharer.core.edits import ContainerEdits, NodeFacts
 from sharer.core.enforcer import Editor
@@ -16,7 +17,9 @@ from sharer.core.errors import RequestError
 from sharer.core.grant import make_grant
 from sharer.core.injection import container_edits
 from sharer.core.listing import Faults, Offer, fault_of
+from sharer.core.mps_service import MpsServices
 from sharer.core.placement import prefer, prefer_linked
+from sharer.core.values import dataclass
 from sharer.flows.inbox import Allocated, Hint, News
 from sharer.flows.state import NodeState, NodeView
 
@@ -30,11 +33,13 @@ class _Answered:
     offer: Offer | None
     facts: NodeFacts | None
     faults: Faults
+    mps: MpsServices
     edits: dict[tuple[str, ...], ContainerEdits] = field(default_factory=dict)  # by the IDs as they were asked for
 
-    def hold(self, offer: Offer | None, facts: NodeFacts | None, faults: Faults) -> bool:
+    def hold(self, offer: Offer | None, view: NodeView) -> bool:
         """Whether these answers would be given again."""
-        return self.offer is offer and self.facts is facts and self.faults is faults
+        same = self.offer is offer and self.facts is view.facts and self.faults is view.faults
+        return same and self.mps is view.mps
 
 
 class Answers:
@@ -54,15 +59,16 @@ class Answers:
         self._enforcers = enforcers
         self._tell = tell
         self._pre_start = pre_start
-        self._answered = _Answered(None, None, {})  # replaced as a whole; only answers are added, by any thread
+        # Replaced as a whole; only answers are added, by any thread.
+        self._answered = _Answered(None, None, {}, MpsServices())
 
     def allocate(self, ids: Sequence[str]) -> ContainerEdits:
         """What a container holding these IDs is given. Raises RequestError."""
         view = self._state.view
         offer = view.offers.get(self._resource)
         answered = self._answered
-        if not answered.hold(offer, view.facts, view.faults):
-            answered = self._answered = _Answered(offer, view.facts, view.faults)
+        if not answered.hold(offer, view):
+            answered = self._answered = _Answered(offer, view.facts, view.faults, view.mps)
         asked = tuple(ids)
         edits = answered.edits.get(asked)
         if edits is None:
@@ -93,6 +99,11 @@ class Answers:
                 raise RequestError(
                     f"device ID {text!r} cannot run: GPU {one.gpu_uuid} is at fault: {fault}; delete the pod to get"
                     " another GPU"
+                )
+            unserved = view.mps.why_not(self._resource, one.id)
+            if unserved is not None:
+                raise RequestError(
+                    f"device ID {text!r} cannot run as a client of MPS: {unserved}; delete the pod to get another one"
                 )
             slices.append(one.id)
         return container_edits(make_grant(slices, view.facts.devices), view.facts, self._enforcers)

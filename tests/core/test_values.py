@@ -102,6 +102,22 @@ def test_nothing_of_a_value_can_be_changed() -> None:
     assert not hasattr(point, "__dict__")
 
 
+def test_one_that_is_not_frozen_can_be_changed_and_so_is_no_key() -> None:
+    @dataclass(slots=True)
+    class Mutable:
+        x: int
+        tags: list[str] = field(default_factory=list)
+
+    for _ in range(2 * FEW):
+        made = Mutable(1)
+        assert made == Mutable(1, [])
+        made.x = 2
+        assert made != Mutable(1)
+        assert not hasattr(made, "__dict__")
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Mutable(1))
+
+
 def test_the_librarys_functions_know_it() -> None:
     assert [one.name for one in fields(Ours)] == [one.name for one in fields(Library)]
     assert replace(Ours(x=1, y=2), y=3) == Ours(x=1, y=3)
