@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.metadata
 import os
+import sys
 from typing import Any
 
 import click
@@ -21,6 +23,8 @@ COMMANDS = {
     "simulate": ("sharer.cli.simulate:simulate", "Run the agent on a simulated node, or plan which pods fit."),
 }
 """Name -> where the command is, and its help in one line. Kept here so that listing them imports none of them."""
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 EPILOG = """\b
 Exit status: 0 fine, 1 failed or a check found something, 2 wrong input, 3 partial data.
@@ -43,6 +47,17 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it; the nearest name is looked for here, because click knows only what is imported."""
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            import difflib
+
+            for near in difflib.get_close_matches(args[0], COMMANDS, n=1):
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {near!r}?")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in `sharer --help`."""
         with formatter.section("Commands"):
@@ -55,6 +70,12 @@ class LazyGroup(click.Group):
         except SharerError as error:
             click.echo(str(error), err=True)
             ctx.exit(2 if isinstance(error, InputError) else 1)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            click.echo(f"what is said cannot be written: {os.strerror(error.errno)}", err=True)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would try the rest once more
+            ctx.exit(1)
 
 
 def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:

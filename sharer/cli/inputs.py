@@ -16,16 +16,20 @@ from sharer.core.inventory import Inventory
 from sharer.core.policy import Policy
 
 STANDARD_INPUT = "-"
+MAX_INPUT_BYTES = 64 * 2**20  # of any file that is named; a node's inventory is some 10 KiB
 
 
 def read_text(path: str) -> tuple[bytes, str]:
     """A file's bytes and its name for messages; "-" is standard input. Raises InputError."""
-    if path == STANDARD_INPUT:
-        return sys.stdin.buffer.read(), "standard input"
+    source = "standard input" if path == STANDARD_INPUT else path
     try:
-        return Path(path).read_bytes(), path
+        with contextlib.nullcontext(sys.stdin.buffer) if path == STANDARD_INPUT else open(path, "rb") as file:
+            content = file.read(MAX_INPUT_BYTES + 1)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {os.strerror(error.errno or 0)}") from error
+        raise InputError(f"{source}: cannot be read: {os.strerror(error.errno or 0)}") from error
+    if len(content) > MAX_INPUT_BYTES:
+        raise InputError(f"{source}: has more than {MAX_INPUT_BYTES // 2**20} MiB, and is not read")
+    return content, source
 
 
 def files_in(path: str) -> list[str]:

@@ -163,8 +163,9 @@ def _checkpoint(survey: NodeSurvey) -> Check:
     if survey.checkpoint_problem is None:
         return ok(name, "can be read")
     return fail(
-        name, survey.checkpoint_problem, "run as uid 0; it is in --device-plugin-dir, or where --checkpoint says"
-    )
+        name, survey.checkpoint_problem, "run as uid 0, and mount its directory: --device-plugin-dir, or where"
+        " --checkpoint says",
+    )  # fmt: skip
 
 
 def _kubelet_version(survey: NodeSurvey) -> Check:

@@ -22,7 +22,7 @@ EXAMPLE = "8xA100-80GB,2xL4 or 1xA100-80GB:mig(3x1g.10gb,1x2g.20gb)"
 _NAMESPACE = uuid.UUID(
     "6f1c2a52-5f0b-4f0e-9d53-0c6f8f2f7c11"
 )  # any; makes the UUIDs of simulated GPUs the same each time
-_TERM = re.compile(r"(?:([0-9]{1,4})x)?([A-Za-z0-9][A-Za-z0-9 .-]*?)(?::mig\(([^()]*)\))?")
+_TERM = re.compile(r"(?:([0-9]{1,6})[xX])?([A-Za-z0-9][A-Za-z0-9 .-]*?)(?::mig\(([^()]*)\))?")
 _PROFILE_TERM = re.compile(r"(?:([0-9]{1,2})x)?([0-9]+g\.[0-9]+gb[a-z.+-]*)")
 
 

@@ -7,23 +7,24 @@ report or a container shows. Where it shows anything else, the step fails with b
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sharer.adapters.yaml_text import read_policy_text
 from sharer.core.errors import InputError, NodeError
 from sharer.core.node_report import HolderReport, NodeReport
-from sharer.core.plan import make_plan
 from sharer.core.policy import Rule, TimeSlicing
 from sharer.core.policy_text import to_yaml
 from sharer.core.quantities import duration, format_bytes
 from sharer.core.transition import DROP_AFTER_S
-from sharer.simulation.describe import describe_node, refuse_mps
+from sharer.simulation.describe import describe_node, needs_mps, simulated_plan
 from sharer.simulation.hardware import SimulatedGpu
 from sharer.simulation.kubelet import Phase, PodStatus
 from sharer.simulation.node import open_node
 from sharer.simulation.scene import Scene, count_slices
 from sharer.simulation.story import Audience, SimulationReport, StepReport, Story
+from sharer.simulation.supervision import speaker
 
 FILLING_PODS = 4  # at most so many fill the node up, so that what is said of them can be read
 SHOWN = 4  # IDs in one sentence
@@ -65,6 +66,47 @@ def know_holders(scene: Scene) -> None:
     for who, slices in held.items():
         promises = " + ".join("no memory" if (b := one.promise_bytes) is None else format_bytes(b) for one in slices)
         scene.say("report", f"{' '.join(one.id for one in slices)}: held by {who}, promised {promises}")
+
+
+def hold(scene: Scene) -> None:
+    """Each container is held to its promise, and what the report says of that was read back."""
+    for who, slices in _by_container(_wait_held(scene)).items():
+        if promised := [one for one in slices if one.promise_bytes is not None]:
+            scene.say("report", f"{who}: held by {', '.join(sorted({one.held_by or 'nothing' for one in promised}))}")
+        else:
+            scene.say("report", f"{who}: no memory is promised, so nothing is to be held")
+    for name in scene.pods:
+        for uuid, limit_bytes in sorted(scene.limits(name).items()):
+            scene.say("driver", f"limit of pod {name}'s container on {uuid}: {format_bytes(limit_bytes)}")
+
+
+def refuse(scene: Scene) -> None:
+    """A container asks for more GPU memory than it was promised, and the driver refuses it."""
+    name = scene.pods[0]
+    for uuid, limit_bytes in sorted(scene.limits(name).items()):
+        most_bytes = limit_bytes * 3 // 4
+        scene.expect(scene.allocate(name, uuid, most_bytes), f"pod {name} is refused {most_bytes} of {limit_bytes}")
+        scene.say(name, f"allocates {format_bytes(most_bytes)} of {uuid}: granted")
+        scene.expect(not scene.allocate(name, uuid, most_bytes), f"pod {name} is granted more than {limit_bytes}")
+        scene.say(name, f"allocates {format_bytes(most_bytes)} more: refused, CUDA_ERROR_OUT_OF_MEMORY")
+    if not scene.limits(name):
+        scene.say("driver", f"pod {name} has no limit of the driver's: it is held by other means, or promised nothing")
+
+
+def exceed(scene: Scene) -> None:
+    """Somebody lifts that limit, and the container takes more: the agent sets it again, and says who is above it."""
+    name = scene.pods[0]
+    for uuid, limit_bytes in sorted(scene.limits(name).items()):
+        scene.lift_and_allocate(name, uuid, limit_bytes)
+        scene.say(name, f"its limit on {uuid} was lifted by hand; allocates {format_bytes(limit_bytes)} more: granted")
+        seen = scene.wait_holder(name, uuid, lambda one: one.held_by is None and "it uses" in one.reason)
+        scene.say("report", f"pod {name}: {seen.reason.partition('; ')[2]}")
+        scene.expect(scene.limits(name).get(uuid) == limit_bytes, f"the limits of pod {name} are {scene.limits(name)}")
+        scene.expect(not scene.allocate(name, uuid, 1), f"pod {name} is granted memory above its promise")
+        scene.say("driver", f"limit of pod {name}'s container on {uuid}: {format_bytes(limit_bytes)}, set again")
+        scene.free_memory(name, uuid)
+    if not scene.limits(name):
+        scene.say("driver", f"pod {name} has no limit that could be lifted")
 
 
 def fill(scene: Scene) -> None:
@@ -146,11 +188,11 @@ def recut(scene: Scene) -> None:
     """The policy is edited to half the slices: held ones drain, free ones are withdrawn, new ones wait for room."""
     name = scene.resource.name
     policy = replace(scene.policy, rules=tuple(map(_halved, scene.policy.rules)), rollout_window_s=0.0)
-    plan = make_plan(scene.inventory, policy)
+    plan = simulated_plan(scene.inventory, policy)
     old, held = {*scene.node.listed(name)}, scene.holders().keys()
     unwanted = old - {str(one.id) for resource in plan.resources if resource.name == name for one in resource.slices}
     if not unwanted:
-        scene.say("policy", f"{name} has no two time slices of a GPU to make one of")
+        scene.say("policy", f"not shown: {name} has no two time slices of a GPU that could become one")
         return
     scene.node.write_policy(to_yaml(policy).encode())
     scene.policy, scene.plan = policy, plan
@@ -175,7 +217,9 @@ def recut(scene: Scene) -> None:
 
 
 Step = Callable[[Scene], None]
-STEPS: tuple[Step, ...] = (advertise, admit, know_holders, fill, lose_gpu, gpu_returns, reuse, outlive, recut)
+STEPS: tuple[Step, ...] = (
+    advertise, admit, know_holders, hold, refuse, exceed, fill, lose_gpu, gpu_returns, reuse, outlive, recut,
+)  # fmt: skip
 
 
 def play(
@@ -193,14 +237,17 @@ def play(
     """
     wanted = read_policy_text(policy, source)
     inventory = describe_node(gpus)
-    plan = make_plan(inventory, wanted)
+    plan = simulated_plan(inventory, wanted)
     if not plan.resources:
         reasons = [f"{refusal.device}: {refusal.reason}" for refusal in plan.refusals] + list(plan.warnings)
         raise InputError(f"{source} offers nothing on these GPUs: {'; '.join(reasons)}")
-    refuse_mps(plan, source, "to see the demo")
     story = Story(audience)
     reports: list[StepReport] = []
-    with open_node(gpus, policy, lambda record: story.add("agent", record.getMessage())) as node:
+
+    def hear(record: logging.LogRecord) -> None:
+        story.add(speaker(record), record.getMessage())
+
+    with open_node(gpus, policy, hear, mps=needs_mps(plan)) as node:
         scene = Scene(
             node=node,
             inventory=inventory,
@@ -260,6 +307,23 @@ def _wait_known(scene: Scene) -> NodeReport:
         return truth == {(one.id, one.namespace, one.pod, one.uid, one.container, one.state) for one in holders}
 
     return scene.node.wait_report(names_them, f"these holders: {sorted(truth)}")
+
+
+def _wait_held(scene: Scene) -> NodeReport:
+    """The agent's report, as soon as it says of every container that was promised memory what holds it."""
+
+    def all_held(report: NodeReport) -> bool:
+        return all(one.held_by is not None for one in report.status.holders if one.promise_bytes is not None)
+
+    _wait_known(scene)
+    return scene.node.wait_report(all_held, "every container held to its promise")
+
+
+def _by_container(report: NodeReport) -> dict[str, list[HolderReport]]:
+    found: dict[str, list[HolderReport]] = {}
+    for one in report.status.holders:
+        found.setdefault(f"{one.namespace}/{one.pod} ({one.container})", []).append(one)
+    return found
 
 
 def _withdrawn(report: NodeReport, resource: str) -> set[str]:

@@ -61,6 +61,12 @@ def test_an_unknown_command_is_wrong_input() -> None:
     assert "No such command 'frobnicate'" in ran.err
 
 
+def test_a_command_with_a_slip_is_told_the_nearest_one() -> None:
+    ran = run("simulat")
+    assert (ran.status, ran.out) == (2, "")
+    assert "No such command 'simulat'. Did you mean 'simulate'?" in ran.err
+
+
 def test_the_version_is_shown_also_where_the_package_is_not_installed() -> None:
     ran = run("--version")
     assert (ran.status, ran.out.split()[0]) == (0, "sharer")

@@ -53,6 +53,10 @@ def test_a_policy_can_come_from_standard_input(tmp_path: Path) -> None:
     assert run("policy", "check", "-", stdin="rules: 1").status == 2
 
 
+def test_a_file_without_an_end_is_not_read_to_its_end() -> None:
+    assert run("policy", "check", "/dev/zero") == (2, "/dev/zero: has more than 64 MiB, and is not read\n", "")
+
+
 def test_a_gpu_that_would_offer_nothing_is_found_only_with_an_inventory(tmp_path: Path) -> None:
     policy = write_policy(tmp_path, strategy="mps", slices=2)
     old_gpu = described(tmp_path, node(gpu(0), gpu(1, compute_capability=(6, 1))))

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from sharer.adapters.documents import to_json
-from sharer.core.errors import InputError, NodeError
+from sharer.core.errors import InputError
 from sharer.simulation.node import default_policy
 from sharer.simulation.products import parse_gpus
 from sharer.simulation.scenario import (
@@ -14,11 +14,14 @@ from sharer.simulation.scenario import (
     Step,
     admit,
     advertise,
+    exceed,
     fill,
+    hold,
     know_holders,
     outlive,
     play,
     recut,
+    refuse,
     reuse,
 )
 from sharer.simulation.scene import Scene
@@ -96,7 +99,7 @@ def test_a_node_with_one_slice_can_be_shown() -> None:
     report = demo("L4", MIG, advertise, admit, know_holders, fill, reuse, outlive, recut)
     assert [step.failure for step in report.steps] == [None] * 7
     assert [one.text for one in report.steps[-1].observations] == [
-        "nvidia.com/gpu has no two time slices of a GPU to make one of"
+        "not shown: nvidia.com/gpu has no two time slices of a GPU that could become one"
     ]
 
 
@@ -109,6 +112,42 @@ def test_the_agent_is_seen_to_know_owner_uid_and_promise() -> None:
         ("default/train (main)", "19.8 GiB"),
         ("default/notebook (main)", "19.8 GiB + 19.8 GiB"),
     ]
+
+
+REQUIRED = b"""\
+apiVersion: sharer.dev/v1alpha1
+kind: SharingPolicy
+rules:
+  - {match: {}, strategy: time-slicing, slices: 4, memory: {required: true}}
+"""
+
+
+@pytest.mark.parametrize("policy", [default_policy(), REQUIRED], ids=["usual", "required"])
+def test_a_container_is_seen_to_be_held_to_its_promise_and_caught_above_it(policy: bytes) -> None:
+    report = demo("A100-80GB", policy, advertise, admit, hold, refuse, exceed)
+    assert [step.failure for step in report.steps] == [None] * 5
+    _, _, held, refused, exceeded = ([one.text for one in step.observations] for step in report.steps)
+    assert "default/train (main): held by driver" in held
+    assert any(line.endswith(" GiB of " + report.slices[0].uuid + ": granted") for line in refused)
+    assert refused[-1].endswith("more: refused, CUDA_ERROR_OUT_OF_MEMORY")
+    assert any(line.startswith("pod train: not held to its promise: driver: it uses more than") for line in exceeded)
+    assert exceeded[-1].endswith(", set again")
+
+
+def test_where_nothing_is_promised_nothing_is_said_to_be_held() -> None:
+    report = demo("L4", SAME_IDS, advertise, admit, hold, refuse, exceed)
+    assert [step.failure for step in report.steps] == [None] * 5
+    assert "default/train (main): no memory is promised, so nothing is to be held" in {
+        one.text for one in report.steps[2].observations
+    }
+    assert [one.held_by for one in report.slices] == [()]
+
+
+def test_a_mig_device_is_seen_to_hold_its_container() -> None:
+    report = demo("1xA100-80GB:mig(3x1g.10gb)", MIG, advertise, admit, hold, refuse)
+    assert [step.failure for step in report.steps] == [None] * 4
+    assert "default/train (main): held by mig" in {one.text for one in report.steps[2].observations}
+    assert {by for one in report.slices for by in one.held_by} == {"mig"}
 
 
 def test_a_slice_is_seen_in_quarantine_from_the_force_delete_until_the_last_process_has_ended() -> None:
@@ -134,11 +173,12 @@ def test_a_re_cut_under_running_pods_drains_what_is_held_and_withdraws_what_is_f
     assert [(one.slices, one.held, one.free, one.unhealthy) for one in report.slices] == [(4, 3, 0, 1)]
 
 
-def test_a_policy_of_mps_slices_is_refused_at_once_with_the_reason() -> None:
+def test_mps_slices_are_served_by_the_supervisor_s_own_code_beside_the_agent() -> None:
     watching = Watching()
-    with pytest.raises(NodeError, match=r"policy\.yaml offers MPS slices: no MPS control daemon serves it"):
-        demo("A100-80GB", MPS, audience=watching)
-    assert watching.seen == []
+    report = demo("A100-80GB", MPS, advertise, admit, audience=watching)
+    assert not report.failed, watching.seen
+    assert any(text.startswith("mps: nvidia.com/gpu.shared: serves 1 GPU") for text in watching.seen)
+    assert "train: CUDA_MPS_PIPE_DIRECTORY=/run/sharer/mps" in watching.seen
 
 
 def test_what_is_not_as_expected_fails_the_step_and_ends_the_demo() -> None:

@@ -154,21 +154,6 @@ class KubeClient:
         )
         return self._read(call, _BARE).metadata
 
-    def patch_status(
-        self, resource: Resource, name: str, status: Mapping[str, object], *, namespace: str | None = None
-    ) -> ObjectMeta:
-        """Merge patch of the status: fields that the server's schema does not know are dropped, not refused."""
-        call = Call(
-            verb="patch",
-            resource=resource,
-            namespace=namespace,
-            name=name,
-            subresource="status",
-            content_type=MERGE,
-            body={"status": dict(status)},
-        )
-        return self._read(call, _BARE).metadata
-
     def tell(self, event: ApiEvent) -> None:
         """See `core.ports.ApiWriter`. By apply under a fixed name: the same news again updates one Event."""
         name, fields = event_object(event)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import msgspec
 
-from sharer.adapters.kube.access import KubeAccess
+from sharer.adapters.kube.access import KubeAccess, Kubeconfig
 from sharer.adapters.kube.calls import Call
 from sharer.adapters.kube.wire import Status
 from sharer.core.api_error import ApiError as ApiError  # the adapter's own modules take it from here
@@ -63,8 +64,13 @@ def unforeseen(call: Call, error: Exception) -> ApiError:
 
 def no_access(access: KubeAccess, error: Exception) -> ApiError:
     """The error for credentials that cannot even be read."""
+    said = " ".join(str(error).split())[:_MOST_QUOTED].rstrip(".")
+    if isinstance(access, Kubeconfig) and os.pathsep not in str(access.path) and not access.path.exists():
+        said = "there is no such file"
+    elif isinstance(error, (TypeError, LookupError, AttributeError)):
+        said = f"it is not written as a kubeconfig is ({said})"
     return ApiError(
-        f"{access} cannot be used to reach the API server: {' '.join(str(error).split())[:_MOST_QUOTED]}",
+        f"{access} cannot be used to reach the API server: {said}",
         kind=ApiTroubleKind.UNAUTHORIZED,
     )
 
