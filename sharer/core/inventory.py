@@ -6,12 +6,13 @@ and that field, never to the node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
 from enum import IntEnum
 
-UnknownFields = tuple[tuple[str, str], ...]
 from sharer.core.values import dataclass
 
+UnknownFields = tuple[tuple[str, str], ...]
 """Pairs of a field's name and the reason why it is None, in the order of the class."""
 
 
@@ -67,15 +68,17 @@ _GONE = "no longer listed by the driver"
 _FACTS = ("minor_number", "product", "memory_bytes", "compute_capability", "pci_bus_id", "numa_node", "mig_enabled")
 
 
-def remember_lost(known: Inventory, found: Inventory) -> Inventory:
+def remember_lost(known: Inventory, found: Inventory, needed: Collection[str]) -> Inventory:
     """What exists now, with what was known before and is gone kept as lost.
 
     The slices of a lost GPU or MIG device may be held, and an ID that vanishes can crash the kubelet
-    (kubelet-contract §3), so it stays in the inventory, marked. A fact that was known and cannot be read this time
-    stays as it was: one failed query must not change a device ID.
+    (kubelet-contract §3), so it stays in the inventory, marked. A GPU stays for good: somebody has to look for it. MIG
+    devices are made and deleted in the course of things, and never come back; one that is gone stays as long as it is
+    `needed`: the UUIDs of which slices are listed or held. A fact that was known and cannot be read this time stays as
+    it was: one failed query must not change a device ID.
     """
     before = {gpu.uuid: gpu for gpu in known.gpus}
-    present = [_merge(before.get(gpu.uuid), gpu) for gpu in found.gpus]
+    present = [_merge(before.get(gpu.uuid), gpu, needed) for gpu in found.gpus]
     gone = [
         replace(gpu, lost=gpu.lost or _GONE, mig_devices=tuple(_lose(mig, _GONE) for mig in gpu.mig_devices))
         for gpu in known.gpus
@@ -88,12 +91,13 @@ def remember_lost(known: Inventory, found: Inventory) -> Inventory:
     )
 
 
-def _merge(before: PhysicalGpu | None, now: PhysicalGpu) -> PhysicalGpu:
+def _merge(before: PhysicalGpu | None, now: PhysicalGpu, needed: Collection[str]) -> PhysicalGpu:
     if before is None:
         return now
     kept = {name: getattr(before, name) for name in _FACTS if getattr(now, name) is None}
     existing = {mig.uuid for mig in now.mig_devices}
-    lost = tuple(_lose(mig, now.lost or _GONE) for mig in before.mig_devices if mig.uuid not in existing)
+    gone = [mig for mig in before.mig_devices if mig.uuid not in existing]
+    lost = tuple(_lose(mig, now.lost or _GONE) for mig in gone if now.lost is not None or mig.uuid in needed)
     return replace(
         now,
         **kept,

@@ -16,10 +16,12 @@ from sharer.core.cut import Cut, Refused, Target, cut
 from sharer.core.device_id import DeviceId, Strategy
 from sharer.core.errors import PolicyError, Problem
 from sharer.core.inventory import Inventory
-from sharer.core.list_size import MAX_LIST_BYTES, worst_case_list_bytes
+from sharer.core.list_size import MAX_LIST_BYTES, worst_case_numbered_list_bytes
 from sharer.core.means import Availability
-from sharer.core.policy import Mig, Placement, Policy, Rule, resource_for
+from sharer.core.policy import Mig, Mps, Placement, Policy, Rule, resource_for
 from sharer.core.quantities import MIB
+from sharer.core.unchanged import while_unchanged
+from sharer.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,7 @@ class Room:
     strategy: Strategy
     slices: int
     promisable_bytes: int | None  # None: its slices promise no memory
+    is_uniform: bool = False  # all its slices promise the same, old ones too: what holds them knows one limit for a GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,39 +79,55 @@ class Plan:
 
 
 def make_plan(
-    inventory: Inventory, policy: Policy, *, adopt: Collection[DeviceId] = (), enforcers: Availability | None = None
+    inventory: Inventory,
+    policy: Policy,
+    *,
+    adopt: Collection[DeviceId] = (),
+    enforcers: Availability | None = None,
+    namespaced: Collection[str] = (),
 ) -> Plan:
     """Decide which slices this node offers. `adopt`: IDs offered before, see `core/cut`.
 
-    `enforcers`: what can hold which device; without it nothing can, and what `memory.required` asks for is refused.
-    Raises PolicyError if the list of a resource could exceed what the kubelet receives.
+    `enforcers`: what can hold which device. None: only its node can tell, so `memory.required` refuses none, and a
+    warning says what it will depend on. What was not asked of a device that is in it, cannot be.
+    `namespaced`: MPS resources whose daemon was seen to give each slice limits of its own; the others' has one share of
+    SMs for all its clients. Raises PolicyError if the list of a resource could exceed what the kubelet receives.
     """
     offered: dict[str, tuple[Rule, list[Slice]]] = {}
+    sizes: dict[str, tuple[int, int]] = {}  # resource name -> its slices, and the bytes of its list at most
     profiles: dict[str, str] = {}  # resource name -> the MIG profile it was made from
     refusals: list[Refusal] = []
     warnings = list(policy.warnings)
     rooms: dict[str, Room] = {}
+    shares: dict[str, tuple[int | None, str]] = {}  # MPS resource -> the share of its slices, and the first GPU's title
     rules = rules_by_device(inventory, policy)
     for target in _targets(inventory):
         rule = rules.get(target.uuid)
         if rule is None:
-            if (reason := _why_not_whole(target)) is not None:
+            if (reason := _why_not_whole(target) or _why_not_by_mps(target, policy)) is not None:
                 refusals.append(Refusal(uuid=target.uuid, device=target.title, reason=reason))
             else:
                 warnings.append(f"{target.title}, {target.uuid}, matches no rule of the policy and is not offered")
             continue
         try:
-            reasons = (enforcers or {}).get(target.uuid)
+            reasons = None if enforcers is None else enforcers.get(target.uuid, {})
             how = cut(target, rule, [old for old in adopt if old.uuid == target.uuid], reasons)
             name = _resource_name(target, rule, profiles)
-            slices = _slices(target, how)
+            _check_ids(target, how)
+            if how.strategy is Strategy.MPS and name not in namespaced:
+                _check_share(name, how, shares.setdefault(name, (how.percent, target.title)))
         except Refused as refused:
             refusals.append(Refusal(uuid=target.uuid, device=target.title, reason=str(refused)))
             continue
         warnings += [f"{target.title}, {target.uuid}: {warning}" for warning in how.warnings]
-        offered.setdefault(name, (rule, []))[1].extend(slices)
-        rooms[target.uuid] = _room(how)
-    _check_list_sizes(offered, policy.source)
+        if reasons is None and rule.memory.required:
+            warnings.append(f"{rule.where or 'a rule'}: {_WAITS_FOR_MEANS}")
+        sizes[name] = _with_more(sizes.get(name, (0, 0)), target, how)
+        slices = offered.setdefault(name, (rule, []))[1]
+        if sizes[name][1] <= MAX_LIST_BYTES:  # else it is refused: a small sliceMemory could make millions of slices
+            slices += _slices(target, how)
+        rooms[target.uuid] = _room(how, is_uniform=how.strategy is Strategy.MPS and name not in namespaced)
+    _check_list_sizes(offered, sizes, policy.source)
     return Plan(
         resources=tuple(
             ResourcePlan(
@@ -126,9 +145,14 @@ def make_plan(
     )
 
 
+_WAITS_FOR_MEANS = (
+    "memory.required is true, so a node offers these slices only where its agent has seen that something can hold them;"
+    " this plan takes for granted that it can"
+)
 _EMPTY_MIG = "MIG mode is on and there is no MIG device; create one, or switch MIG mode off to share the GPU whole"
 
 
+@while_unchanged
 def rules_by_device(inventory: Inventory, policy: Policy) -> dict[str, Rule]:
     """The rule that decides about each GPU and MIG device, by UUID, also where it offers nothing."""
     return {
@@ -164,6 +188,30 @@ def _why_not_whole(target: Target) -> str | None:
     return None if unreadable is None else f"whether MIG mode is on cannot be read: {unreadable}"
 
 
+def _why_not_by_mps(target: Target, policy: Policy) -> str | None:
+    """Why a MIG device is not offered that an MPS rule would offer as a part of its whole GPU; None: no rule would."""
+    if target.mig is None or target.mig.lost or target.gpu.lost:
+        return None
+    if any(isinstance(rule.sharing, Mps) and rule.match.holds(target.gpu, None) for rule in policy.rules):
+        return "MPS does not share MIG devices; give them a rule with strategy mig, or switch MIG mode off"
+    return None
+
+
+def _check_share(name: str, how: Cut, first: tuple[int | None, str]) -> None:
+    """Raises Refused where the daemon of a resource would have to give its clients two different shares."""
+    percent, title = first
+    if how.percent != percent:
+        raise Refused(
+            f"its slices have {_share(how.percent)} of the SMs and those of {title} {_share(percent)}, both as {name}:"
+            " one MPS control daemon has one share for all its clients, unless it has namespaces (driver r615 or newer,"
+            " seen as soon as it runs); set resource or compute.percent in a rule"
+        )
+
+
+def _share(percent: int | None) -> str:
+    return "no share" if percent is None else f"{percent} %"
+
+
 def _resource_name(target: Target, rule: Rule, profiles: dict[str, str]) -> str:
     """The name that a slice of this device is asked for by. Raises Refused where it would say something untrue."""
     profile = None if target.mig is None else target.mig.profile
@@ -183,37 +231,53 @@ def _slices(target: Target, how: Cut) -> list[Slice]:
     promise_bytes = how.limit_bytes
     if target.mig is not None and how.count == 1 and promise_bytes is None:
         promise_bytes = target.memory_bytes  # the instance itself is the limit
-    ids = [
-        DeviceId(
-            uuid=target.uuid,
-            strategy=how.strategy,
-            replica=replica,
-            limit_mib=None if how.limit_bytes is None else how.limit_bytes // MIB,
-            percent=how.percent,
-        )
+    return [
+        Slice(id=_device_id(target, how, replica), gpu_uuid=target.gpu.uuid, promise_bytes=promise_bytes)
         for replica in range(how.count)
     ]
-    if not ids[-1].is_valid:
+
+
+def _device_id(target: Target, how: Cut, replica: int) -> DeviceId:
+    return DeviceId(
+        uuid=target.uuid,
+        strategy=how.strategy,
+        replica=replica,
+        limit_mib=None if how.limit_bytes is None else how.limit_bytes // MIB,
+        percent=how.percent,
+    )
+
+
+def _check_ids(target: Target, how: Cut) -> None:
+    """Raises Refused if the longest of its IDs, the last, is none that a kubelet takes."""
+    last = _device_id(target, how, how.count - 1)
+    if not last.is_valid:
         raise Refused(
-            f"{str(ids[-1])!r} cannot be a device ID: at most 63 characters of letters, digits, '-', '.' and '_'."
+            f"{str(last)!r} cannot be a device ID: at most 63 characters of letters, digits, '-', '.' and '_'."
             " Drivers before branch 470 give MIG devices such UUIDs; update the driver"
         )
-    return [Slice(id=device_id, gpu_uuid=target.gpu.uuid, promise_bytes=promise_bytes) for device_id in ids]
 
 
-def _room(how: Cut) -> Room:
+def _with_more(size: tuple[int, int], target: Target, how: Cut) -> tuple[int, int]:
+    """The number of slices and the bytes of their list, with those of one more device; without making them."""
+    rest_bytes = len(str(_device_id(target, how, 0)).encode()) - 1
+    return size[0] + how.count, size[1] + worst_case_numbered_list_bytes(rest_bytes, how.count)
+
+
+def _room(how: Cut, *, is_uniform: bool) -> Room:
     adopted_bytes = how.count * how.limit_bytes if how.limit_bytes is not None else 0
     promisable_bytes = None if how.promisable_bytes is None else max(how.promisable_bytes, adopted_bytes)
-    return Room(strategy=how.strategy, slices=how.count, promisable_bytes=promisable_bytes)
+    return Room(strategy=how.strategy, slices=how.count, promisable_bytes=promisable_bytes, is_uniform=is_uniform)
 
 
-def _check_list_sizes(offered: dict[str, tuple[Rule, list[Slice]]], source: str) -> None:
+def _check_list_sizes(
+    offered: Mapping[str, tuple[Rule, list[Slice]]], sizes: Mapping[str, tuple[int, int]], source: str
+) -> None:
     problems = []
-    for name, (rule, slices) in sorted(offered.items()):
-        size_bytes = worst_case_list_bytes(str(one.id) for one in slices)
+    for name, (rule, _) in sorted(offered.items()):
+        count, size_bytes = sizes[name]
         if size_bytes > MAX_LIST_BYTES:
             message = (
-                f"{name} would have {len(slices)} slices on this node, a list of up to {size_bytes} bytes;"
+                f"{name} would have {count} slices on this node, a list of up to {size_bytes} bytes;"
                 f" the kubelet receives at most {MAX_LIST_BYTES}. Lower slices"
             )
             problems.append(Problem(source=source, line=None, column=None, path=rule.where, message=message))

@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -34,6 +35,8 @@ class PodCgroups:
         self._root, self._proc_root = root, proc_root
         self._pids = itertools.count(FIRST_PID)
         self._written: dict[str, frozenset[str]] = {}  # by pod UID: its containers
+        self._processes: dict[tuple[str, str], int] = {}  # by pod UID and container
+        self._ended: Counter[tuple[str, str]] = Counter()  # how often a container has started again
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="simulated-cgroups", daemon=True)
         (root / "kubepods/burstable").mkdir(parents=True)
@@ -52,8 +55,11 @@ class PodCgroups:
             self._thread.join()
 
     def path(self, uid: str, container: str = SANDBOX) -> str:
-        """The cgroup of a container, as /proc/PID/cgroup names it; without one, of the pod's sandbox."""
-        name = hashlib.sha256(f"{uid}/{container}".encode()).hexdigest()
+        """The cgroup of a container, as /proc/PID/cgroup names it; without one, of the pod's sandbox.
+
+        Of one that has ended: where it will be when it starts again, with another ID.
+        """
+        name = hashlib.sha256(f"{uid}/{container}/{self._ended[uid, container]}".encode()).hexdigest()
         return f"/kubepods/burstable/pod{uid}/{name}"
 
     def _run(self) -> None:
@@ -79,11 +85,15 @@ class PodCgroups:
 
     def _write(self, alive: Mapping[str, frozenset[str]]) -> None:
         for uid in self._written.keys() - alive.keys():
+            for gone in {SANDBOX, *self._written[uid]}:
+                self._end_process(uid, gone)
             shutil.rmtree(self._root / f"kubepods/burstable/pod{uid}")
         for uid, containers in alive.items():
             before = {SANDBOX, *self._written[uid]} if uid in self._written else set()
             for gone in before - {SANDBOX, *containers}:
+                self._end_process(uid, gone)
                 shutil.rmtree(self._below(uid, gone))
+                self._ended[uid, gone] += 1
             _make(self._root / f"kubepods/burstable/pod{uid}")
             for new in {SANDBOX, *containers} - before:
                 _make(self._below(uid, new))
@@ -93,12 +103,16 @@ class PodCgroups:
 
     def _start_process(self, proc_root: Path, uid: str, container: str) -> None:
         """The process of a container, with the mount that the kubelet makes for each but a sandbox."""
-        pid = next(self._pids)
+        pid = self._processes[uid, container] = next(self._pids)
         write_process(proc_root, pid, self.path(uid, container), "pause" if container == SANDBOX else "python")
         source = f"/var/lib/kubelet/pods/{uid}/containers/{container}/0b5e0001"
         mount = "" if container == SANDBOX else f"41 40 8:1 {source} /dev/termination-log rw - ext4 /dev/sda1 rw\n"
         (proc_root / str(pid) / "mountinfo").write_text(f"40 1 0:5 / / rw,relatime - overlay overlay rw\n{mount}")
         (self._below(uid, container) / "cgroup.procs").write_text(f"{pid}\n")
+
+    def _end_process(self, uid: str, container: str) -> None:
+        if self._proc_root is not None:
+            end_process(self._proc_root, self._processes.pop((uid, container)))
 
     def _below(self, uid: str, container: str) -> Path:
         return self._root / self.path(uid, container).lstrip("/")

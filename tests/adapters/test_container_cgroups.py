@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from sharer.adapters.container_cgroups import SCRATCH, CgroupTree
+from sharer.adapters.cgroups.containers import SCRATCH, CgroupTree
 from sharer.adapters.watch import DirectoryWatch
 from sharer.core.errors import NodeError
 from tests.fakes.cgroups import FakeCgroups
@@ -173,6 +174,21 @@ def test_a_kubelet_with_its_own_file_system_is_understood(tree: FakeCgroups) -> 
     folder.mkdir()
     (folder / "mountinfo").write_text(f"30 22 8:1 /pods/{UID}/containers/main-2/0b5e0000 /tmp/x rw - xfs /dev/sdb rw\n")
     assert reader(tree).read()[UID].containers[0].name == "main-2"
+
+
+def test_a_container_of_many_mounts_is_known_though_the_kernel_gives_them_a_page_a_read(tree: FakeCgroups) -> None:
+    """A pipe stands for it: it gives no more than it holds, and the record comes after that."""
+    tree.add_pod(UID)
+    leaf = tree.add_container(UID, ONE)
+    folder = tree.proc_root / str(tree.pid(leaf))
+    folder.mkdir()
+    os.mkfifo(folder / "mountinfo")
+    others = "22 1 0:5 / /data rw,relatime - overlay overlay rw\n" * 4000  # a pipe holds 64 KiB
+    record = f"30 22 8:1 /pods/{UID}/containers/main/0b5e0000 /tmp/x rw - xfs /dev/sdb rw\n"
+    kernel = threading.Thread(target=(folder / "mountinfo").write_text, args=(others + record,), daemon=True)
+    kernel.start()
+    assert reader(tree).read()[UID].containers[0].name == "main"
+    kernel.join(GIVE_UP_S)
 
 
 def test_without_the_hosts_pids_no_container_is_known(tree: FakeCgroups) -> None:

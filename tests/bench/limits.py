@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sharer.adapters.cgroups import CgroupTree
 from sharer.adapters.checkpoint import Checkpoint
-from sharer.adapters.container_cgroups import CgroupTree
 from sharer.adapters.nvml import NvmlDriver
 from sharer.adapters.watch import DirectoryWatch
 from sharer.core.enforcer import Reach

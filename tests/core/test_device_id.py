@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharer.core.device_id import DeviceId, Strategy
+from sharer.core.device_id import DeviceId, Strategy, recognise
 from sharer.core.errors import RequestError
 
 UUID = "GPU-5a3f0000-1111-2222-3333-444455556666"
@@ -34,6 +34,22 @@ def test_whatever_is_read_is_written_the_same_way(text: str) -> None:
     except RequestError:
         return
     assert str(device_id) == text
+
+
+@given(device_ids.map(str) | st.text(max_size=80), st.data())
+def test_any_text_is_one_of_our_ids_or_nobodys(text: str, data: st.DataObject) -> None:
+    """And what is not, because a character is another, is never taken for another promise of the same slice."""
+    place = data.draw(st.integers(0, len(text)))
+    changed = text[:place] + data.draw(st.characters() | st.just("")) + text[place + 1 :]
+    for one in (text, changed):
+        found = recognise(one)
+        assert found is None or (str(found), found.is_valid) == (one, True)
+        refused = False
+        try:
+            DeviceId.parse(one)
+        except RequestError:
+            refused = True
+        assert refused == (found is None)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from sharer.core.device_id import DeviceId
 from sharer.core.errors import PolicyError
 from sharer.core.inventory import Inventory
 from sharer.core.list_size import MAX_LIST_BYTES, worst_case_list_bytes
+from sharer.core.means import Availability
 from sharer.core.plan import Plan, make_plan
 from sharer.core.policy import Auto, ComputePolicy, Exclusive, Match, MemoryPolicy, Mig, Mps, Policy, TimeSlicing
 from sharer.core.quantities import GIB, MIB
@@ -110,12 +111,29 @@ def test_a_limit_that_rounds_to_zero_is_refused_and_never_promised() -> None:
         (MemoryPolicy(limit=90 * GIB), "more than the 80 GiB that the GPU can give"),
         (MemoryPolicy(limit=30 * GIB), "4 slices of 30 GiB promise 120 GiB, and the GPU has 80 GiB"),
         (MemoryPolicy(reserve_bytes=80 * GIB), "memory.reserve is 80 GiB, and the GPU has 80 GiB"),
-        (MemoryPolicy(required=True), "driver: whether it can was not checked"),
     ],
 )
 def test_a_promise_that_cannot_be_kept_is_refused_with_the_figures(memory: MemoryPolicy, words: str) -> None:
     """P23."""
     assert words in only_refusal(make_plan(node(gpu(0)), policy(rule(time_slicing(4), memory=memory))))
+
+
+def test_what_is_required_is_refused_on_a_node_where_it_was_not_seen_to_be_possible() -> None:
+    wanted = policy(rule(time_slicing(4), memory=MemoryPolicy(required=True)))
+    unasked: tuple[Availability, ...] = ({}, {gpu_uuid(0): {}})
+    for enforcers in unasked:
+        refusal = only_refusal(make_plan(node(gpu(0)), wanted, enforcers=enforcers))
+        assert "driver: whether it can was not checked" in refusal
+    assert "(driver: cgroup v1)" in only_refusal(
+        make_plan(node(gpu(0)), wanted, enforcers={gpu_uuid(0): {"driver": "cgroup v1"}})
+    )
+
+
+def test_a_plan_for_a_node_that_nobody_can_ask_says_what_it_takes_for_granted() -> None:
+    plan = make_plan(node(gpu(0), gpu(1)), policy(rule(time_slicing(4), memory=MemoryPolicy(required=True))))
+    assert counts(plan) == {"nvidia.com/gpu.shared": 8}
+    (warning,) = plan.warnings
+    assert warning.startswith("rules[0]: memory.required is true, so a node offers these slices only where its agent")
 
 
 def test_a_small_limit_is_offered_with_a_warning() -> None:
@@ -155,6 +173,63 @@ def test_mps_on_a_gpu_of_unknown_memory_needs_a_size_and_is_never_unlimited() ->
 )
 def test_mps_is_refused_where_the_gpu_cannot_do_it(capability: tuple[int, int] | None, slices: int, words: str) -> None:
     assert words in only_refusal(make_plan(node(gpu(0, compute_capability=capability)), mps(slices)))
+
+
+@pytest.mark.parametrize("most", [2, None])
+def test_mps_gives_a_container_one_slice_at_most(most: int | None) -> None:
+    """gpu-limits §3: a client has its server's one default, or one namespace, however many slices its container has."""
+    assert "an MPS client has the limits of one slice" in only_refusal(
+        make_plan(node(gpu(0)), mps(4, request_max=most))
+    )
+
+
+def two_rules(*, first: int, second: int, resource: str | None = None) -> Policy:
+    """Two MPS rules for one GPU each, with so many slices."""
+    make = [
+        rule(
+            Mps(slices=slices, slice_memory_bytes=None),
+            match=Match(uuids=(gpu_uuid(index),)),
+            compute=ComputePolicy(percent=Auto.AUTO),
+        )
+        for index, slices in enumerate((first, second))
+    ]
+    return policy(make[0], replace(make[1], resource=resource))
+
+
+def test_two_shares_of_compute_under_one_mps_resource_are_refused_where_its_daemon_has_one_for_all() -> None:
+    """Memory has a default for each GPU, and GPUs may differ in it (P21, P26); SMs have one for the whole daemon."""
+    inventory = node(gpu(0), gpu(1, memory_mib=40960))
+    plan = make_plan(inventory, two_rules(first=4, second=8))
+    assert [refusal.uuid for refusal in plan.refusals] == [gpu_uuid(1)]
+    assert "its slices have 12 % of the SMs and those of GPU 0" in plan.refusals[0].reason
+    assert counts(make_plan(inventory, two_rules(first=4, second=4))) == {"nvidia.com/gpu.shared": 8}
+    apart = make_plan(inventory, two_rules(first=4, second=8, resource="example.com/small"))
+    assert counts(apart) == {"nvidia.com/gpu.shared": 4, "example.com/small": 8}
+
+
+def test_a_daemon_with_namespaces_has_a_share_for_each_slice() -> None:
+    plan = make_plan(node(gpu(0), gpu(1)), two_rules(first=4, second=8), namespaced={"nvidia.com/gpu.shared"})
+    assert counts(plan) == {"nvidia.com/gpu.shared": 12}
+    assert {room.is_uniform for room in plan.rooms.values()} == {False}
+
+
+def test_mps_can_never_be_what_memory_that_is_required_rests_on() -> None:
+    """It holds each process, not the container, and a process can leave it."""
+    memory = MemoryPolicy(enforce=("driver", "mps"), required=True)
+    reasons = {gpu_uuid(0): {"driver": "cgroup v1", "mps": None}}
+    plan = make_plan(node(gpu(0)), mps(4, memory=memory), enforcers=reasons)
+    assert "driver: cgroup v1; mps: its limit is one of each process" in plan.refusals[0].reason
+    held = make_plan(node(gpu(0)), mps(4, memory=memory), enforcers={gpu_uuid(0): {"driver": None}})
+    assert counts(held) == {"nvidia.com/gpu.shared": 4}
+
+
+def test_a_mig_device_is_no_part_of_a_gpu_for_mps() -> None:
+    """P24's neighbour: MPS is excluded there, with the reason, and the other GPU is offered."""
+    cut = gpu(0, mig_enabled=True, mig_devices=(mig(0, "1g.10gb"), mig(1, "1g.10gb")))
+    plan = make_plan(node(cut, gpu(1)), mps(2))
+    assert {refusal.uuid for refusal in plan.refusals} == {mig(0, None).uuid, mig(1, None).uuid}
+    assert all("MPS does not share MIG devices" in refusal.reason for refusal in plan.refusals)
+    assert [one.gpu_uuid for one in plan.slices()] == [gpu_uuid(1)] * 2
 
 
 def test_shares_of_compute_never_add_up_to_more_than_the_gpu() -> None:
@@ -271,6 +346,13 @@ def test_the_same_input_gives_the_same_plan_in_any_order_of_discovery() -> None:
     one_way = make_plan(node(gpu(0), gpu(1)), policy(time_slicing(3)))
     other_way = make_plan(node(replace(gpu(1), index=0), replace(gpu(0), index=1)), policy(time_slicing(3)))
     assert sorted(ids(one_way)) == sorted(ids(other_way))
+
+
+def test_millions_of_slices_are_refused_without_being_made() -> None:
+    """Found by fuzzing: sliceMemory: 1Mi on a node of 8 large GPUs took the agent's memory before it was refused."""
+    large = node(*(gpu(number, memory_mib=16 * 2**20) for number in range(8)))
+    with pytest.raises(PolicyError, match=r"would have 134217728 slices on this node"):
+        make_plan(large, policy(TimeSlicing(slices=None, slice_memory_bytes=MIB)))
 
 
 @st.composite

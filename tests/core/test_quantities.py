@@ -100,6 +100,18 @@ def test_rounding_down_never_goes_up_and_stays_near(amount_bytes: int, step_byte
     assert 0 <= amount_bytes - rounded < step_bytes
 
 
+@given(st.text(max_size=30) | st.from_regex(r"[0-9]{0,40}\.?[0-9]{0,9}([kMGT]i?|[dhms]|)", fullmatch=True))
+def test_any_text_is_an_amount_that_can_be_or_is_refused_with_what_was_expected(text: str) -> None:
+    for parse in (parse_memory_bytes, parse_duration_s):
+        amount, refused = 0.0, ""
+        try:
+            amount = parse(text)
+        except ValueError as error:
+            refused = str(error)
+        assert 0 <= amount < float("inf")
+        assert not refused or ("unit" in refused and repr(text) in refused)
+
+
 @pytest.mark.parametrize(
     ("amount_bytes", "text"),
     [

@@ -1,4 +1,4 @@
-"""`python -m tests faults`: many seeds, or one of them again."""
+"""`python -m tests faults`: many seeds, or one of them again, or only what of it makes it fail."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import time
 from collections.abc import Sequence as ListOf
 
 from tests.faults.run import Outcome, run, run_many
-from tests.faults.sequence import BURSTS, sequence
+from tests.faults.sequence import BURSTS, Sequence, sequence
+from tests.faults.shrink import shrink
 
 SEEDS = 20
 JOBS = 8  # seeds at a time: nearly all of a seed is waiting
@@ -24,14 +25,24 @@ def main(arguments: ListOf[str]) -> int:
     parser.add_argument("--seed", type=int, help="only this one, told step by step")
     parser.add_argument("--steps", type=int, default=BURSTS, help=f"bursts of steps in a seed; default {BURSTS}")
     parser.add_argument("--jobs", type=int, default=JOBS, help=f"seeds at a time; default {JOBS}")
+    parser.add_argument("--only", type=numbers, help="of that one only these steps: 3,7,8")
+    parser.add_argument("--shrink", action="store_true", help="drop steps of that one for as long as it fails")
+    parser.add_argument("--seconds", type=float, help="begin no further seed after so long")
     asked = parser.parse_args(arguments)
+    if asked.seed is None and (asked.only is not None or asked.shrink):
+        parser.error("--only and --shrink need --seed")
     if asked.seed is not None:
-        outcome = run_loudly(asked.seed, asked.steps)
-        show(outcome, asked.steps)
+        wanted = sequence(asked.seed, asked.steps)
+        kept = asked.only
+        if asked.shrink and still_fails(wanted, frozenset(range(1, wanted.steps + 1))):
+            kept = shrink(wanted.steps, lambda left: still_fails(wanted, left))
+        outcome = run_loudly(wanted if kept is None else wanted.only(kept))
+        show(outcome, asked.steps, kept)
         return 0 if outcome.problem is None else 1
     began_s = time.monotonic()
     outcomes = []
-    for outcome in run_many(range(asked.first, asked.first + asked.seeds), asked.steps, asked.jobs):
+    seeds = range(asked.first, asked.first + asked.seeds)
+    for outcome in run_many(seeds, asked.steps, asked.jobs, until_s=began_s + (asked.seconds or float("inf"))):
         outcomes.append(outcome)
         show(outcome, asked.steps)
     lags_s = sorted(lag_s for one in outcomes for lag_s in one.lags_s)
@@ -47,13 +58,29 @@ def main(arguments: ListOf[str]) -> int:
     return 1 if failed else 0
 
 
-def run_loudly(seed: int, bursts: int) -> Outcome:
-    """A seed whose steps are told as they come. The logs that the node prints at its end are left out."""
+def numbers(text: str) -> frozenset[int]:
+    """From a comma list."""
+    return frozenset(map(int, text.split(",")))
+
+
+def run_loudly(wanted: Sequence) -> Outcome:
+    """A sequence whose steps are told as they come. The logs that the node prints at its end are left out."""
     with contextlib.redirect_stdout(io.StringIO()):
-        return run(sequence(seed, bursts), lambda line: print(line, file=sys.stderr, flush=True))
+        return run(wanted, lambda line: print(line, file=sys.stderr, flush=True))
 
 
-def show(outcome: Outcome, bursts: int) -> None:
+def still_fails(wanted: Sequence, kept: frozenset[int]) -> bool:
+    """Whether a sequence fails with only these steps too; says so."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        outcome = run(wanted.only(kept))
+    said = "passes"
+    if outcome.problem is not None:
+        said = "fails: " + " ".join(outcome.problem.split("\n\n")[0].split())[:120]
+    print(f"{len(kept):3} of {wanted.steps} steps, {outcome.took_s:3.0f} s: {said}", file=sys.stderr, flush=True)
+    return outcome.problem is not None
+
+
+def show(outcome: Outcome, bursts: int, kept: frozenset[int] | None = None) -> None:
     """One line; of a failure everything that helps to find out why, and the command that shows it again."""
     if outcome.problem is None:
         print(
@@ -62,6 +89,8 @@ def show(outcome: Outcome, bursts: int) -> None:
         )
         return
     more = "" if bursts == BURSTS else f" --steps {bursts}"
+    if kept is not None:
+        more += f" --only {','.join(map(str, sorted(kept)))}"
     print(f"== seed {outcome.seed} FAILED", *outcome.lines, outcome.problem, sep="\n")
     print(f"== again: python -m tests faults --seed {outcome.seed}{more}", flush=True)
 

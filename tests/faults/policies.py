@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from sharer.core.quantities import MIB
+from sharer.simulation.hardware import SimulatedGpu, SimulatedMig
 from tests.e2e.gpus import GPU, A, B, policy, slices
 
 GPUS = (A, B)
@@ -21,12 +23,13 @@ class Cut:
     resource: str
     counts: tuple[int, int]  # of the first and of the second GPU
     limited: bool  # whether its slices promise memory
+    guaranteed: bool  # whether that is reserved for them as well
     patience: str
 
     @property
     def text(self) -> str:
         """As the operator writes it."""
-        limit = "" if self.limited else ", memory: {limit: none}"
+        limit = ", memory: {guarantee: true}" if self.guaranteed else "" if self.limited else ", memory: {limit: none}"
         rules = (
             f"{{match: {{uuid: [{gpu.uuid}]}}, resource: {self.resource}, strategy: time-slicing,"
             f" slices: {count}{limit}}}"
@@ -46,22 +49,30 @@ class Cut:
 
 def _cuts() -> tuple[Cut, ...]:
     shapes = (
-        ("four", GPU, (4, 4), True),
-        ("two", GPU, (2, 2), True),
-        ("eight-and-two", GPU, (8, 2), True),
-        ("four-and-eight", GPU, (4, 8), True),
-        ("renamed", OTHER, (4, 4), True),
-        ("unlimited", GPU, (4, 4), False),
+        ("four", GPU, (4, 4), "limited"),
+        ("two", GPU, (2, 2), "limited"),
+        ("eight-and-two", GPU, (8, 2), "limited"),
+        ("four-and-eight", GPU, (4, 8), "limited"),
+        ("renamed", OTHER, (4, 4), "limited"),
+        ("guaranteed", GPU, (4, 4), "guaranteed"),
+        ("unlimited", GPU, (4, 4), "unlimited"),
     )
     return tuple(
-        Cut(name=f"{name}, patience {patience}", resource=resource, counts=counts, limited=limited, patience=patience)
-        for name, resource, counts, limited in shapes
+        Cut(
+            name=f"{name}, patience {patience}",
+            resource=resource,
+            counts=counts,
+            limited=memory != "unlimited",
+            guaranteed=memory == "guaranteed",
+            patience=patience,
+        )
+        for name, resource, counts, memory in shapes
         for patience in ("1s", "10m")
     )
 
 
 CUTS = _cuts()
-FIRST = CUTS[1]
+(FIRST,) = (cut for cut in CUTS if cut.name == "guaranteed, patience 10m")  # the most that an end can leave behind
 MISTAKES = (
     "rules: 4\n",
     "rules: [",
@@ -69,3 +80,10 @@ MISTAKES = (
     policy("{match: {}, strategy: time-slicing, slices: 4, replicas: 2}"),
     policy("{match: {}, strategy: time-slicing, slices: 65536, memory: {limit: none}}"),
 )
+
+
+def in_mig_mode(number: int) -> SimulatedGpu:
+    """A GPU of which somebody has made one MIG device."""
+    uuid = f"MIG-77b1e0d2-{number:04d}-4f1a-8c3e-000000000000"
+    device = SimulatedMig(uuid=uuid, index=0, gpu_instance_id=7, profile="1g.10gb", memory_bytes=9728 * MIB)
+    return replace(GPUS[number], mig_enabled=True, mig_devices=(device,))

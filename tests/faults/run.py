@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import multiprocessing
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from sharer.cli.report import read_report
@@ -19,12 +20,14 @@ from sharer.simulation.kubelet import KubeletPanic
 from tests.faults.history import wrong_moments
 from tests.faults.sequence import Burst, Sequence, sequence
 from tests.faults.truth import refusals, truth_of, unfinished, wrong
-from tests.faults.world import API_S, SETTLING_S, World, open_world
+from tests.faults.world import API_S, FORBIDDEN_S, SETTLING_S, World, open_world
 
 LOOK_S = 0.04  # between two looks at the report; nobody tells when to look again
 BUSY = 2.5  # so much longer than the stated lag a machine that is busy with other seeds may take
 UNCLAIMED_S = 62.0  # an Allocate that came to nothing holds its slice so long
 DROPPED_S = 40.0  # withdrawn IDs are dropped half a minute later
+REST_S = 1.5
+MOST_BUSY = 0.25  # of a processor, at rest; measured: 0.02
 LOG_LINES = 40
 
 
@@ -58,7 +61,9 @@ def run(wanted: Sequence, tell: Callable[[str], None] = lambda _: None) -> Outco
         tell(line)
 
     try:
-        with open_world(wanted.seed, with_api=wanted.with_api) as world:
+        with open_world(
+            wanted.seed, with_api=wanted.with_api, backend=wanted.backend, clock_jumps=wanted.clock_jumps
+        ) as world:
             try:
                 _happen(world, wanted, outcome, note)
             except (Broken, AssertionError, KubeletPanic, TimeoutError) as problem:
@@ -70,12 +75,18 @@ def run(wanted: Sequence, tell: Callable[[str], None] = lambda _: None) -> Outco
     return outcome
 
 
-def run_many(seeds: Iterable[int], bursts: int, jobs: int) -> Iterator[Outcome]:
-    """These seeds, so many at a time, each in a process of its own. As they end."""
+def run_many(seeds: Iterable[int], bursts: int, jobs: int, *, until_s: float = float("inf")) -> Iterator[Outcome]:
+    """These seeds, so many at a time, each in a process of its own. As they end. None begins after `until_s`."""
     context = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        for done in as_completed([pool.submit(run_quietly, seed, bursts) for seed in seeds]):
-            yield done.result()
+        waiting, running = iter(seeds), set[Future[Outcome]]()
+        while True:
+            while len(running) < jobs and time.monotonic() < until_s and (seed := next(waiting, None)) is not None:
+                running.add(pool.submit(run_quietly, seed, bursts))
+            if not running:
+                return
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            yield from (one.result() for one in done)
 
 
 def run_quietly(seed: int, bursts: int) -> Outcome:
@@ -85,27 +96,34 @@ def run_quietly(seed: int, bursts: int) -> Outcome:
 
 
 def _happen(world: World, wanted: Sequence, outcome: Outcome, note: Callable[[str], None]) -> None:
-    note(f"seed {wanted.seed}: {'with' if wanted.with_api else 'without'} the API, {len(wanted.bursts)} bursts")
+    api = "with" if wanted.with_api else "without"
+    clock = "a clock that jumps" if wanted.clock_jumps else "the true time"
+    note(f"seed {wanted.seed}: {api} the API, {clock}, limits by {wanted.backend.name}, {len(wanted.bursts)} bursts")
     world.start()
     _settle(world, outcome, note)
-    for number, burst in enumerate(wanted.bursts, 1):
-        _burst(world, number, burst, outcome, note)
+    numbers = itertools.count(1)
+    for burst in wanted.bursts:
+        _burst(world, numbers, burst, outcome, note)
     note("end: everything is repaired, then every pod ends")
     world.repair_everything()
-    _settle(world, outcome, note, more_s=API_S if world.api is not None else 0.0)
+    _settle(
+        world, outcome, note, more_s=0.0 if world.api is None else FORBIDDEN_S if world.api.was_forbidden else API_S
+    )
     world.empty()
     _settle(world, outcome, note)
     _await(world, lambda report: unfinished(world, report, dropped=False), SETTLING_S + UNCLAIMED_S)
     if wanted.waits_for_drops:
         _await(world, lambda report: unfinished(world, report, dropped=True), UNCLAIMED_S + DROPPED_S)
+    _check_rest(world)
     _check_moments(world)
     world.node.check()
 
 
-def _burst(world: World, number: int, burst: Burst, outcome: Outcome, note: Callable[[str], None]) -> None:
+def _burst(world: World, numbers: Iterator[int], burst: Burst, outcome: Outcome, note: Callable[[str], None]) -> None:
     for step in burst:
-        note(f"{number:3}. {step}")
+        note(f"{next(numbers):3}. {step}")
         world.do(step)
+        world.note_tenants()
         if world.mirror is not None:
             world.mirror.follow()
     _settle(world, outcome, note)
@@ -114,9 +132,10 @@ def _burst(world: World, number: int, burst: Burst, outcome: Outcome, note: Call
 
 
 def _settle(world: World, outcome: Outcome, note: Callable[[str], None], *, more_s: float = 0.0) -> None:
-    """Wait until all is as it must be. Where agent or kubelet is down, nothing can settle: only look that both live."""
-    if world.agent is None or not world.node.kubelet.running:
-        note(f"     (the {'agent' if world.agent is None else 'kubelet'} is down)")
+    """Wait until all is as it must be. While something is down, nothing can settle: only look that the others live."""
+    if world.agent is None or not world.node.kubelet.running or world.driver_hang is not None:
+        down = "agent is down" if world.agent is None else "driver hangs" if world.driver_hang else "kubelet is down"
+        note(f"     (the {down})")
         _check_panics(world)
         return
     began_s = time.monotonic()
@@ -144,6 +163,16 @@ def _await(world: World, missing: Callable[[NodeReport], list[str]], within_s: f
         if time.monotonic() > until_s:
             raise Broken(f"not within {within_s * BUSY:.0f} s:\n" + "\n".join(found))
         threading.Event().wait(LOOK_S)
+
+
+def _check_rest(world: World) -> None:
+    """An agent with nothing to do does nothing."""
+    assert world.agent is not None
+    before_s = world.agent.cpu_s()
+    threading.Event().wait(REST_S)
+    busy = (world.agent.cpu_s() - before_s) / REST_S
+    if busy > MOST_BUSY:
+        raise Broken(f"the agent has nothing to do, and takes {busy:.0%} of a processor")
 
 
 def _check_panics(world: World) -> None:

@@ -6,17 +6,25 @@ A rough model of the node says what can sensibly happen next.
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
 
 from sharer.simulation.kubelet import ContainerSpec, Phase
+from sharer.simulation.memory_limits import LimitBackend
 from tests.faults import steps
 from tests.faults.policies import CUTS, FIRST, GPUS, MISTAKES, Cut
 from tests.faults.steps import ApiTrouble, CheckpointHarm, ListTrouble, Step
 
 BURSTS = 12
 _MANY_PODS = 10
+LASTING = (ApiTrouble.AWAY, ApiTrouble.UNKNOWN, ApiTrouble.FORBIDDEN)  # until it is back
+DRIVER_FUNCTIONS = (
+    "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetName", "nvmlDeviceGetMigMode", "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMemoryLimits_v1", "nvmlDeviceGetUUID",
+)  # fmt: skip
+DRIVER_ERRORS = (2, 3, 4, 10, 17, 999)  # those that say nothing about the GPU itself
 
 Burst = tuple[Step, ...]
 
@@ -29,6 +37,19 @@ class Sequence:
     with_api: bool
     waits_for_drops: bool  # at the end also for IDs of earlier cuts to be dropped, which takes half a minute
     bursts: tuple[Burst, ...]
+    backend: LimitBackend = LimitBackend.DMEM  # where the driver keeps its limits
+    clock_jumps: bool = False  # whether the agent's wall clock can be set
+
+    @property
+    def steps(self) -> int:
+        """How many there are."""
+        return sum(map(len, self.bursts))
+
+    def only(self, kept: Collection[int]) -> Sequence:
+        """The same with only these of its steps, counted from 1 over all bursts."""
+        numbers = itertools.count(1)
+        bursts = (tuple(step for step in burst if next(numbers) in kept) for burst in self.bursts)
+        return replace(self, bursts=tuple(burst for burst in bursts if burst))
 
 
 def sequence(seed: int, bursts: int = BURSTS) -> Sequence:
@@ -36,12 +57,16 @@ def sequence(seed: int, bursts: int = BURSTS) -> Sequence:
     rng = random.Random(seed)
     with_api = rng.random() < 0.3
     waits_for_drops = rng.random() < 0.25
-    model = _Model(rng=rng, with_api=with_api)
+    backend = rng.choice((LimitBackend.DMEM, LimitBackend.DMEM, LimitBackend.MISC))
+    clock_jumps = rng.random() < 0.2
+    model = _Model(rng=rng, with_api=with_api, clock_jumps=clock_jumps)
     return Sequence(
         seed=seed,
         with_api=with_api,
         waits_for_drops=waits_for_drops,
         bursts=tuple(model.burst() for _ in range(bursts)),
+        backend=backend,
+        clock_jumps=clock_jumps,
     )
 
 
@@ -51,6 +76,7 @@ class _Model:
 
     rng: random.Random
     with_api: bool
+    clock_jumps: bool
     pods: dict[str, int] = field(default_factory=dict)  # name -> slices asked for
     ended: set[str] = field(default_factory=set)
     remnants: bool = False
@@ -60,8 +86,11 @@ class _Model:
     settled: bool = True  # the last policy was seen by an agent that ran on
     cut: Cut = FIRST
     spoiled: bool = False
-    trouble: int | None = None  # number of the GPU that is lost or broken
+    trouble: int | None = None  # number of the GPU that is lost, broken or in MIG mode
     api: bool = True
+    hangs: bool = False  # the driver
+    disk: bool = True  # is writable
+    held: bool = False  # the policy, by a label
 
     def burst(self) -> Burst:
         """The next burst."""
@@ -74,6 +103,8 @@ class _Model:
             burst.extend(self._start_agent())
         if not self.kubelet and self.rng.random() < 0.6:
             burst.extend(self._start_kubelet())
+        if self.hangs and self.rng.random() < 0.5:
+            burst.extend(self._free_driver())
         return tuple(burst)
 
     def _next(self) -> list[Step]:
@@ -92,8 +123,16 @@ class _Model:
             (self._hide_pod, 0.5),
             (self._end_agent, 1.3),
             (self._start_agent, 3.0 if not self.agent else 0.0),
+            (self._lift_limits, 0.7),
+            (self._kill_agent_at_a_limit, 1.5),
             (self._edit_policy, 1.5),
             (self._spoil_policy, 0.5),
+            (self._hold_policy, 0.6 if self.with_api and self.api else 0.0),
+            (self._fill_disk, 0.5 if self.disk else 1.5),
+            (self._jump_clock, 1.5 if self.clock_jumps else 0.0),
+            (self._fail_driver, 1.0),
+            (self._hang_driver, 0.4 if not self.hangs else 0.0),
+            (self._free_driver, 2.0 if self.hangs else 0.0),
             (self._trouble_gpu, 0.8),
             (self._repair_gpu, 1.5 if self.trouble is not None else 0.0),
             (self._xid, 0.5),
@@ -122,6 +161,10 @@ class _Model:
         if self.rng.random() < 0.2:
             init.append(ContainerSpec(name="side", limits={self.cut.resource: 1}, sidecar=True))
             sizes.append(1)
+        if self.rng.random() < 0.3:
+            containers.append(ContainerSpec(name="logger"))
+        if self.rng.random() < 0.1:
+            containers, init, sizes = [ContainerSpec(name="main")], [], [0]  # a stranger
         self.pods[name] = max([sum(sizes), *(sum(one.limits.values()) for one in init)])
         yield steps.StartPod(
             name, tuple(containers), tuple(init), static=not self.with_api and self.rng.random() < 0.08
@@ -153,7 +196,7 @@ class _Model:
 
     def _restart_container(self) -> Iterator[Step]:
         if self.kubelet and (name := self._some_pod()) is not None:
-            yield steps.RestartContainer(name)
+            yield steps.RestartContainer(name, cgroup_goes=self.rng.random() < 0.5)
 
     # -- kubelet
 
@@ -199,6 +242,29 @@ class _Model:
             self.agent = True
             yield steps.StartAgent()
 
+    def _fill_disk(self) -> Iterator[Step]:
+        self.disk = not self.disk
+        yield steps.FillDisk(full=not self.disk)
+
+    def _jump_clock(self) -> Iterator[Step]:
+        yield steps.JumpClock(self.rng.choice((-86400.0, -3600.0, -30.0, 0.0, 30.0, 3600.0, 86400.0)))
+
+    # -- limits
+
+    def _lift_limits(self) -> Iterator[Step]:
+        if (name := self._some_pod()) is not None:
+            yield steps.LiftLimits(name)
+
+    def _kill_agent_at_a_limit(self) -> Iterator[Step]:
+        """SIGKILL in the middle of holding a pod, or of letting it go, at one of the first changes that this takes."""
+        if not self.agent:
+            return
+        yield steps.HangLimits(self.rng.randrange(6))
+        begins = self.rng.random() < 0.6
+        yield from self._start_pod() if begins else self._delete_pod()
+        self.agent = False
+        yield steps.KillAgent(0.4)
+
     # -- policy, GPUs, API
 
     def _edit_policy(self) -> Iterator[Step]:
@@ -211,14 +277,31 @@ class _Model:
 
     def _spoil_policy(self) -> Iterator[Step]:
         """Only where it is sure that the good one before is in force: else another one than the last may be."""
-        if self.settled and self.agent:
+        if self.settled and self.agent and self.api and not self.held:
             self.spoiled = True
             yield steps.SpoilPolicy(self.rng.choice(MISTAKES))
+
+    def _hold_policy(self) -> Iterator[Step]:
+        self.held, self.settled = not self.held, False
+        yield steps.HoldPolicy(self.held)
+
+    def _fail_driver(self) -> Iterator[Step]:
+        function, code = self.rng.choice(DRIVER_FUNCTIONS), self.rng.choice(DRIVER_ERRORS)
+        yield steps.FailDriver(function, code, self.rng.randrange(len(GPUS)), self.rng.choice((1, 2, 5)))
+
+    def _hang_driver(self) -> Iterator[Step]:
+        self.hangs = True
+        yield steps.HangDriver(self.rng.choice(DRIVER_FUNCTIONS))
+
+    def _free_driver(self) -> Iterator[Step]:
+        if self.hangs:
+            self.hangs = False
+            yield steps.FreeDriver()
 
     def _trouble_gpu(self) -> Iterator[Step]:
         if self.trouble is None:
             self.trouble = self.rng.randrange(len(GPUS))
-            yield self.rng.choice((steps.LoseGpu, steps.BreakGpu))(self.trouble)
+            yield self.rng.choice((steps.LoseGpu, steps.BreakGpu, steps.CutGpu))(self.trouble)
 
     def _repair_gpu(self) -> Iterator[Step]:
         if self.trouble is not None:
@@ -231,5 +314,5 @@ class _Model:
     def _trouble_api(self) -> Iterator[Step]:
         troubles = [one for one in ApiTrouble if (one is ApiTrouble.BACK) != self.api]
         trouble = self.rng.choice(troubles)
-        self.api = trouble is not ApiTrouble.AWAY
+        self.api = trouble not in LASTING
         yield steps.TroubleApi(trouble)

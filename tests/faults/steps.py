@@ -32,6 +32,8 @@ class ApiTrouble(StrEnum):
     THROTTLED = "429"
     CUT = "watches break in the middle of a line"
     RESET = "connections are reset"
+    UNKNOWN = "401: it does not know our token"
+    FORBIDDEN = "403: nothing may be followed"
     AWAY = "away"
     BACK = "back"
 
@@ -104,6 +106,7 @@ class RestartContainer(_Step):
     """The first app container of a pod exits and is started again."""
 
     name: str
+    cgroup_goes: bool = False  # in between it backs off, and has no cgroup
 
 
 # -- the kubelet
@@ -167,6 +170,37 @@ class StartAgent(_Step):
     """The next one starts."""
 
 
+@dataclass(frozen=True, slots=True)
+class FillDisk(_Step):
+    """No file of the agent's can be written any more, or it can again."""
+
+    full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JumpClock(_Step):
+    """Somebody sets the wall clock."""
+
+    ahead_s: float
+
+
+# -- limits
+
+
+@dataclass(frozen=True, slots=True)
+class LiftLimits(_Step):
+    """Somebody on the node lifts the driver's limits of a pod's containers."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class HangLimits(_Step):
+    """After so many more changes of a limit the driver answers no further one, until the agent is dead."""
+
+    after: int
+
+
 # -- policy, GPUs, API
 
 
@@ -185,6 +219,42 @@ class SpoilPolicy(_Step):
 
 
 @dataclass(frozen=True, slots=True)
+class HoldPolicy(_Step):
+    """The Node's label sharer.dev/hold comes or goes."""
+
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FailDriver(_Step):
+    """The driver answers some calls of a function about a GPU with an error."""
+
+    function: str
+    code: int
+    number: int
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class HangDriver(_Step):
+    """The driver answers no call of a function any more."""
+
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class FreeDriver(_Step):
+    """It answers again."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutGpu(_Step):
+    """Somebody turns MIG mode on, and makes one device."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class LoseGpu(_Step):
     """It falls off the bus."""
 
@@ -200,7 +270,7 @@ class BreakGpu(_Step):
 
 @dataclass(frozen=True, slots=True)
 class RepairGpu(_Step):
-    """It answers again, and wants no reset any more."""
+    """It answers again, wants no reset any more, and is not in MIG mode."""
 
     number: int
 
@@ -236,8 +306,17 @@ Step = (
     | KillAgent
     | StopAgent
     | StartAgent
+    | FillDisk
+    | JumpClock
+    | LiftLimits
+    | HangLimits
     | EditPolicy
     | SpoilPolicy
+    | HoldPolicy
+    | FailDriver
+    | HangDriver
+    | FreeDriver
+    | CutGpu
     | LoseGpu
     | BreakGpu
     | RepairGpu

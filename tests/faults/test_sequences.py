@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 import time
 from collections.abc import Sequence as ListOf
-
-import pytest
 from dataclasses import replace
 
+import pytest
+
 from sharer.cli.report import read_report
+from sharer.core.quantities import MIB
+from sharer.simulation.cgroups import SANDBOX
 from sharer.simulation.kubelet import ContainerSpec, ListedDevice, ListMessage, Stream
+from sharer.simulation.memory_limits import LimitBackend
 from tests.e2e.gpus import GPU, A, slices
 from tests.faults.history import wrong_moments
+from tests.faults.limits import wrong_limits
 from tests.faults.policies import CUTS, OTHER
-from tests.faults.run import run, run_many
+from tests.faults.run import LOOK_S, run, run_many
 from tests.faults.sequence import Sequence, sequence
-from tests.faults.steps import EditPolicy, ListTrouble, StartPod, TroubleList
-from tests.faults.truth import wrong
+from tests.faults.shrink import shrink
+from tests.faults.steps import (
+    DeletePod,
+    EditPolicy,
+    EndPod,
+    ForceDeletePod,
+    LiftLimits,
+    ListTrouble,
+    RestartContainer,
+    StartPod,
+    TroubleList,
+)
+from tests.faults.truth import truth_of, wrong
 from tests.faults.world import open_world
 
 
@@ -60,6 +77,34 @@ def test_a_seed_always_means_the_same_and_fewer_steps_are_its_beginning(seed: in
     assert sequence(seed, 5).bursts == sequence(seed).bursts[:5]
 
 
+def test_of_a_sequence_the_steps_that_are_left_stay_in_their_order_and_an_empty_burst_goes() -> None:
+    whole = sequence(7)
+    steps = [step for burst in whole.bursts for step in burst]
+    left = whole.only({1, 3, whole.steps})
+    assert [step for burst in left.bursts for step in burst] == [steps[0], steps[2], steps[-1]]
+    assert all(left.bursts)
+    assert replace(left, bursts=whole.bursts) == whole
+
+
+@pytest.mark.parametrize("guilty", [{1}, {40}, {3, 17}, {1, 2, 39, 40}, {5, 6, 7, 8, 30}])
+def test_only_the_steps_without_which_it_would_pass_are_left(guilty: set[int]) -> None:
+    tried = []
+
+    def fails(kept: frozenset[int]) -> bool:
+        tried.append(kept)
+        return guilty <= kept
+
+    assert shrink(40, fails) == guilty
+    assert len(tried) < 120
+
+
+def test_a_step_about_a_pod_that_never_came_is_left_out() -> None:
+    """As happens in a shrunk sequence."""
+    with open_world(3, with_api=False) as world:
+        for step in (EndPod("p"), DeletePod("p"), ForceDeletePod("p"), RestartContainer("p"), LiftLimits("p")):
+            world.do(step)
+
+
 def test_a_report_that_is_older_than_a_pod_is_not_the_truth() -> None:
     with open_world(1, with_api=False) as world:
         world.start()
@@ -69,6 +114,34 @@ def test_a_report_that_is_older_than_a_pod_is_not_the_truth() -> None:
             assert time.monotonic() < until_s
         world.node.kubelet.start_pod("train", {GPU: 1})
         assert any("belongs to train/main" in sentence for sentence in wrong(world, before))
+
+
+@pytest.mark.parametrize("backend", [LimitBackend.DMEM, LimitBackend.MISC], ids=["dmem", "misc"])
+def test_a_limit_that_is_not_as_it_must_be_is_noticed(backend: LimitBackend) -> None:
+    """What was lifted, what is on a stranger, what is reserved for nobody."""
+    with open_world(2, with_api=False, backend=backend) as world:
+        world.start()
+        world.node.wait_listed(8)
+        pod = world.node.kubelet.start_pod("train", {GPU: 1})
+        world.node.kubelet.start_pod("stranger", {})
+        uuid = pod.ids(GPU)[0].partition("::")[0]
+        leaf, sandbox = world.node.cgroup_of(pod.uid, "main"), world.node.cgroup_of(pod.uid, SANDBOX)
+        until_s = time.monotonic() + world.lag_s()
+        while list(wrong_limits(world, truth_of(world.node.kubelet).in_file)) or not leaf.exists():
+            assert time.monotonic() < until_s
+            threading.Event().wait(LOOK_S)
+        in_file = truth_of(world.node.kubelet).in_file
+        assert world.agent is not None
+        world.agent.kill()
+        assert list(wrong_limits(world, in_file)) == []
+        world.do(LiftLimits("train"))
+        world.node.gpus.set_memory_limit(uuid, sandbox, soft_bytes=MIB, hard_bytes=MIB)
+        found = list(wrong_limits(world, in_file))
+        assert any("train/main is limited to None on" in line for line in found)
+        assert any(f"{sandbox} belongs to nobody with slices, and has a limit" in line for line in found)
+        shutil.rmtree(sandbox)
+        orphans = [line for line in wrong_limits(world, in_file) if "reserved, and those below it" in line]
+        assert bool(orphans) is (backend is LimitBackend.DMEM)
 
 
 def test_more_memory_listed_than_a_gpu_has_is_noticed_at_the_moment_it_is_so() -> None:

@@ -18,7 +18,8 @@ from sharer.simulation.kubelet import (
     read_checkpoint,
 )
 from tests.faults.history import promised
-from tests.faults.policies import MEMORY_MIB
+from tests.faults.limits import wrong_limits
+from tests.faults.policies import CUTS, MEMORY_MIB
 from tests.faults.world import World, digest
 
 Key = tuple[str, str]  # resource and ID
@@ -36,6 +37,7 @@ class Truth:
     owners: Mapping[Key, frozenset[tuple[str, str]]]  # -> UID and container of living pods
     secret: frozenset[Key]  # of these only init containers, and the checkpoint file does not name them
     in_file: frozenset[tuple[str, Key]]  # UID and slice, by the checkpoint file
+    file_is_damaged: bool  # and so what it said before may still stand
     alive: Mapping[
         Key, frozenset[str]
     ]  # -> UIDs with a running container that was given it, known to the kubelet or not
@@ -68,6 +70,7 @@ def truth_of(kubelet: FakeKubelet) -> Truth:
         owners={key: frozenset(holders) for key, holders in owners.items()},
         secret=frozenset(secret),
         in_file=in_file,
+        file_is_damaged=_is_damaged(kubelet),
         alive={key: frozenset(uids) for key, uids in alive.items()},
         living=frozenset(uid for uid, _ in running),
         names=names,
@@ -92,6 +95,14 @@ def _in_file(kubelet: FakeKubelet) -> frozenset[tuple[str, Key]]:
     return frozenset(
         (entry.pod_uid, (entry.resource, one)) for entry in entries for ids in entry.ids_by_numa.values() for one in ids
     )
+
+
+def _is_damaged(kubelet: FakeKubelet) -> bool:
+    try:
+        read_checkpoint(kubelet.checkpoint)
+    except CorruptCheckpoint:
+        return True
+    return False
 
 
 def _running(kubelet: FakeKubelet) -> Iterator[tuple[str, Key]]:
@@ -124,6 +135,7 @@ def wrong(world: World, report: NodeReport) -> list[str]:
         *_health(world, report, rows),
         *_promises(truth, rows),
         *_plan(world, report, rows),
+        *wrong_limits(world, truth.in_file),
         *_process(world),
     ]
 
@@ -135,6 +147,9 @@ def _policy(world: World, report: NodeReport) -> Iterator[str]:
     told = report.status.policy
     if told.hash == digest(world.wanted.text):
         world.in_force = world.wanted
+    elif world.spoiled is None and told.staged is not None:
+        # An agent that started on a full disk goes on with the last policy that it could keep.
+        world.in_force = next((cut for cut in CUTS if digest(cut.text) == told.hash), world.in_force)
     if world.spoiled is None:
         waits = told.staged is not None and told.staged.waits_for is not None and world.api is not None
         if told.hash != digest(world.wanted.text) and not waits:
@@ -228,7 +243,7 @@ def _cannot_be_told(holder: HolderReport, truth: Truth) -> bool:
     if holder.uid is None or holder.pod is not None:
         return False
     key = (holder.resource, holder.id)
-    return holder.uid in truth.living and (holder.uid, key) in truth.in_file
+    return holder.uid in truth.living and (truth.file_is_damaged or (holder.uid, key) in truth.in_file)
 
 
 def _health(world: World, report: NodeReport, rows: Mapping[Key, SliceReport]) -> Iterator[str]:
@@ -240,6 +255,10 @@ def _health(world: World, report: NodeReport, rows: Mapping[Key, SliceReport]) -
         uuid = key[1].partition("::")[0]
         if row.healthy and uuid in faulty:
             yield f"{key} is Healthy, and its GPU is not"
+        if uuid in world.sliced:
+            if row.healthy and row.state == "offered":
+                yield f"{key} is offered of a whole GPU that is in MIG mode"
+            continue
         if not row.listed or row.healthy or uuid in faulty:
             continue
         if row.state in _OWNING and not row.overdue:
@@ -273,6 +292,8 @@ def _plan(world: World, report: NodeReport, rows: Mapping[Key, SliceReport]) -> 
     for one, uuid in cut.ids.items():
         row = rows.get((cut.resource, one))
         if row is not None and row.listed and row.planned:
+            continue
+        if uuid in world.sliced:
             continue
         if uuid in world.faulty and (uuid not in known or known[uuid].index is None):
             continue  # lost before this agent started: nothing is known of it but its IDs

@@ -11,7 +11,7 @@ import pytest
 
 from sharer.core.edits import DeviceFacts, Injection, NodeFacts
 from sharer.core.policy import MemoryPolicy
-from sharer.flows.means import RECHECK_S, MeansCheck
+from sharer.flows.means import RECHECK_S, RETRY_S, MeansCheck
 from sharer.flows.state import NodeState
 from sharer.simulation.gpus import SimulatedGpus
 from sharer.simulation.memory_limits import LimitBackend
@@ -54,6 +54,32 @@ def test_it_is_not_tried_again_while_nothing_changes_for_some_minutes(node: Limi
     assert node.gpus.calls(CHECKS) == before
     node.check(node.state, node.now_s + RECHECK_S)
     assert node.gpus.calls(CHECKS) == before + 4  # set and lifted, on two GPUs
+
+
+def test_a_driver_that_failed_once_is_tried_again_soon(node: LimitedNode) -> None:
+    """Found by chance: a timeout at the agent's start left containers without a limit for ten minutes."""
+    node.gpus.fail(CHECKS, 10, uuid=A, times=1)
+    node.gpus.set_driver_version("615.10")
+    node.refresh()
+    assert node.state.view.enforcers[A]["driver"] is not None
+    node.check(node.state, node.now_s + RETRY_S)
+    assert node.state.view.enforcers[A]["driver"] is None
+
+
+def test_what_cannot_be_had_is_looked_for_ever_more_rarely(node: LimitedNode) -> None:
+    """As on a driver that is too old, for ever."""
+    node.gpus.fail(CHECKS, 13)
+    node.gpus.set_driver_version("610.1")
+    node.refresh()
+    before = node.gpus.calls(CHECKS)
+    for second in range(1, 600):
+        node.check(node.state, node.now_s + second)
+    checks = (node.gpus.calls(CHECKS) - before) // len(GPUS)
+    assert 3 <= checks <= 6
+    before = node.gpus.calls(CHECKS)
+    for second in range(600, 2400, 10):
+        node.check(node.state, node.now_s + second)
+    assert (node.gpus.calls(CHECKS) - before) // len(GPUS) <= 4
 
 
 def test_a_driver_that_was_replaced_is_tried_at_once(node: LimitedNode) -> None:
