@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sharer.adapters.cgroups import Cgroups
+from sharer.adapters.cgroups import Cgroups, CgroupTree
 from sharer.adapters.checkpoint import FILE_NAME as CHECKPOINT_NAME
 from sharer.adapters.checkpoint import Checkpoint
-from sharer.adapters.container_cgroups import CgroupTree
 from sharer.adapters.injection import HostPaths, InjectionFacts
 from sharer.adapters.kube.access import choose_access, own_namespace
 from sharer.adapters.kubelet import GrpcKubeletLink, KubeletCounters

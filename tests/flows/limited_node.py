@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sharer.adapters.container_cgroups import CgroupTree
+from sharer.adapters.cgroups import CgroupTree
 from sharer.adapters.nvml import NvmlDriver
 from sharer.core.enforcement import Hold
 from sharer.core.enforcer import ContainerCgroups, LimitAnswer, LimitQuestion, MemoryLimits, Reach

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sharer.adapters.container_cgroups import CgroupTree
+from sharer.adapters.cgroups import CgroupTree
 from sharer.adapters.nvml import NvmlDriver
 from sharer.adapters.processes import ProcFs
 from sharer.adapters.watch import DirectoryWatch

@@ -19,8 +19,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from sharer.adapters.cgroups.containers import MAX_INNER_FOLDERS, CgroupTree
 from sharer.adapters.checkpoint import Checkpoint
-from sharer.adapters.container_cgroups import MAX_INNER_FOLDERS, CgroupTree
 from sharer.adapters.injection.slice_specs import SliceSpecFiles
 from sharer.adapters.injection.spec_dirs import OWN_PREFIX, SpecDirs
 from sharer.adapters.kube.access import Kubeconfig

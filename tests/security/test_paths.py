@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sharer.adapters.cgroups import Cgroups
+from sharer.adapters.cgroups import Cgroups, CgroupTree
 from sharer.adapters.checkpoint import Checkpoint
-from sharer.adapters.container_cgroups import CgroupTree
 from sharer.adapters.injection.slice_specs import SliceSpecFiles
 from sharer.adapters.injection.spec_dirs import OWN_PREFIX
 from sharer.adapters.kubelet.sockets import remove_leftovers

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sharer.adapters.cgroups import Cgroups
-from sharer.adapters.container_cgroups import CgroupTree
+from sharer.adapters.cgroups import Cgroups, CgroupTree
 from sharer.adapters.processes import ProcFs
 from sharer.core.errors import NodeError
 from sharer.kubeletapi import deviceplugin_pb2 as pb
