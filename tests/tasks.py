@@ -16,6 +16,8 @@ from tests.proof import CONTRIBUTING, collect, written
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = Path(sysconfig.get_path("scripts"))  # of this environment, which need not be on PATH
 
+AT_ONCE = ("--numprocesses=4", "--dist=loadfile")  # all tests; some are sooner done than four processes have begun
+
 CHECKS = (
     ["python", "-m", "ruff", "check"],
     ["python", "-m", "ruff", "format", "--check"],
@@ -39,7 +41,7 @@ def check(arguments: Sequence[str]) -> int:
 
 def test(arguments: Sequence[str]) -> int:
     """The test suite, without GPU or network. Arguments go to pytest: `test -k plan`, `test tests/core`."""
-    return _run(["python", "-m", "pytest", *arguments])
+    return _run(["python", "-m", "pytest", *(arguments or AT_ONCE)])
 
 
 def proto(arguments: Sequence[str]) -> int:

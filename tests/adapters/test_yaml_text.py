@@ -15,7 +15,7 @@ from sharer.core.errors import PolicyError, Problem
 from sharer.core.located import LocatedList, LocatedMapping, LocatedNode, LocatedScalar
 from tests.core.policies import HEAD, refusal
 
-LOADERS: list[Loader] = list({yaml.SafeLoader, FASTEST})
+LOADERS: list[Loader] = list(dict.fromkeys([yaml.SafeLoader, FASTEST]))
 CONFIG = sorted((Path(__file__).parents[2] / "config").glob("*.yaml"))
 
 both = pytest.mark.parametrize("loader", LOADERS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -99,8 +101,9 @@ def ids(*uuids: str, slices: int = 2) -> list[str]:
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    return Lab(tmp_path / "mps")
+def lab() -> Iterator[Lab]:
+    with tempfile.TemporaryDirectory(prefix="s-") as folder:  # short: a socket's path has at most 107 bytes
+        yield Lab(Path(folder, "mps"))
 
 
 def test_slices_are_listed_unhealthy_until_their_daemon_serves_and_then_at_once(lab: Lab) -> None:
