@@ -160,9 +160,10 @@ def _parser() -> argparse.ArgumentParser:
     option("--namespace", namespace, "this agent's namespace, for its Lease (default: its pod's)", "NAME", str)
     option("--http", "off", "where metrics and probes are served, such as :9400", "ADDRESS:PORT|off", _http)
     option("--node-labels", "off", "label this Node with product, memory and count of its GPUs", "on|off", _on_off)
-    option(
-        "--pause-label", ",".join(defaults.pause_label), "the Node's labels by which a driver's manager pauses us, as a"
-        " comma list; off: none", "KEY,KEY|off", _label_keys,
+    parser.add_argument(
+        "--pause-label", default=defaults.pause_label, metavar="KEY,KEY|off", type=_label_keys,
+        help="the Node's labels by which a driver's manager pauses us, as a comma list; off: none (default: the GPU"
+        " Operator's)",
     )  # fmt: skip
     option("--log-format", defaults.log_format, "text or json", "FORMAT", _log_format)
     return parser

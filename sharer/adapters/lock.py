@@ -47,8 +47,8 @@ class AgentLock:
             return False
         except OSError as error:
             raise NodeError(
-                f"cannot lock {self._path}: {error.strerror}; the {self._who} needs a writable directory there,"
-                " shared by every one of this node"
+                f"cannot lock {self._path}: {error.strerror}. {self._path.parent} must be a directory that"
+                f" `{self._who}` may write to, and the same one for every `{self._who}` on this node"
             ) from error
         self._fd = fd
         return True

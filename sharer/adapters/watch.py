@@ -121,11 +121,6 @@ class DirectoryWatch:
             self._nudge()
         return unsubscribe
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
-
     def close(self) -> None:
         """Stop calling anybody, also whoever subscribes later. Returns when the last call has returned."""
         with self._lock:

@@ -70,12 +70,17 @@ class LazyGroup(click.Group):
         except SharerError as error:
             click.echo(str(error), err=True)
             ctx.exit(2 if isinstance(error, InputError) else 1)
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:  # Any: click's own signature
+        """As click does it, and also for help: what cannot be written because there is no room is said, and is 1."""
+        try:
+            return super().main(*args, **kwargs)
         except OSError as error:
             if error.errno not in _FULL:
                 raise
             click.echo(f"what is said cannot be written: {os.strerror(error.errno)}", err=True)
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would try the rest once more
-            ctx.exit(1)
+            sys.exit(1)
 
 
 def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:

@@ -77,8 +77,8 @@ def cut(target: Target, rule: Rule, adopt: Collection[DeviceId] = (), enforcers:
     stays, so that an update does not re-cut the node.
     """
     sharing = rule.sharing
-    if rule.memory.required and rule.memory.limit is not None:
-        _check_means(rule, {} if enforcers is None else enforcers)
+    if rule.memory.required and rule.memory.limit is not None and enforcers is not None:
+        _check_means(rule, enforcers)
     match sharing:
         case Exclusive():
             return Cut(strategy=Strategy.EXCLUSIVE, count=1)
@@ -180,6 +180,12 @@ def _check_limit(limit_bytes: int | None, count: int, own_bytes: int, shared_byt
 
 def _with_compute(target: Target, rule: Rule, cut: Cut) -> Cut:
     """MPS's own conditions, and the share of SMs."""
+    if rule.request_max != 1:
+        most = "none" if rule.request_max is None else rule.request_max
+        raise Refused(
+            f"request.max is {most}, and an MPS client has the limits of one slice, however many its container holds;"
+            " leave it out, and make slices as large as a container needs"
+        )
     capability = target.gpu.compute_capability
     if capability is None:
         raise Refused(

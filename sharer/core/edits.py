@@ -56,6 +56,8 @@ class DeviceFacts:
     slice_spec: bool = False  # the CDI spec of its slices, sharer's own, is in place
     driver_limit: bool = False  # the driver was seen to hold a memory limit on it
     mps_pipe: str | None = None  # host directory, there for good, of the MPS daemon that serves it; None: none does
+    mps_namespaces: Mapping[str, str] = field(default_factory=dict)  # device ID -> that of its namespace alone
+    mps_shm: str | None = None  # host directory that clients of its MPS daemon need as /dev/shm; None: their own
     unusable: str | None = None  # why no container can be given it ("/dev/nvidia0 does not exist")
 
 

@@ -14,9 +14,10 @@ from sharer.core.cut import Target
 from sharer.core.edits import ContainerEdits, NodeFacts
 from sharer.core.grant import Grant
 from sharer.core.limits import PodCgroup, PromiseKey, Tenant
+from sharer.core.mps_state import MpsState
 from sharer.core.usage import Usage
-
 from sharer.core.values import dataclass
+
 
 class Editor(Protocol):
     """Gives a container what it needs to be held."""
@@ -169,9 +170,15 @@ class ContainerCgroups(Protocol):
         ...
 
 
+def no_daemons() -> Mapping[str, MpsState]:
+    """What is said of MPS control daemons where nobody speaks of any."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
     """What enforcers may use of the world outside."""
 
     limits: MemoryLimits
     cgroups: ContainerCgroups
+    mps: Callable[[], Mapping[str, MpsState]] = no_daemons  # the last state of each MPS control daemon, by resource

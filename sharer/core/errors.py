@@ -4,6 +4,8 @@
     ├── InputError      the person at the command line: a wrong file or argument; exit code 2
     │   └── PolicyError the operator: a policy that cannot be accepted, with every problem found
     ├── NodeError       the node: driver, GPU, file or socket; tried again, shown in the report
+    │   ├── AwayError   it is away for a while, as is to be expected: nobody is warned
+    │   └── FinalError  this process will never see it mended, and a new one may: the agent ends with exit code 1
     └── RequestError    the kubelet asked for something that cannot run; travels as a gRPC error, so a user reads it
 
 Every message says what is wrong, where, what was expected and what to do.
@@ -24,6 +26,14 @@ class InputError(SharerError):
 
 class NodeError(SharerError):
     """Something on the node does not answer as it should. The next cycle tries again."""
+
+
+class AwayError(NodeError):
+    """It is away for a while: a kubelet that restarts, a driver that is paused. Whoever waits long for it warns."""
+
+
+class FinalError(NodeError):
+    """Only another process can have it: a file that this container was given, and that the host has replaced since."""
 
 
 class RequestError(SharerError):

@@ -100,7 +100,8 @@ def after_look(
             changed |= {mig.uuid: DeviceHealth() for mig in gpu.mig_devices}
     known = {uuid for gpu in inventory.gpus for uuid in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices))}
     devices = {uuid: device for uuid, device in {**health.devices, **changed}.items() if uuid in known}
-    return replace(health, devices={uuid: _rested(device, policy, now_s) for uuid, device in devices.items()})
+    rested = {uuid: _rested(device, policy, now_s) for uuid, device in devices.items()}
+    return health if rested == health.devices else replace(health, devices=rested)
 
 
 def after_operator(health: Health, uuid: str, at_s: float) -> Health:

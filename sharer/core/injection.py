@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
-from sharer.core.device_id import DeviceId, Strategy
+from sharer.core.device_id import DeviceId
 from sharer.core.edits import ContainerEdits, DeviceFacts, DeviceNode, Injection, Mount, NodeFacts, OptIns
 from sharer.core.enforcer import Editor
 from sharer.core.errors import RequestError
@@ -24,7 +24,6 @@ from sharer.core.quantities import MIB
 
 SLICE_KIND = "sharer.dev/slice"  # of sharer's own CDI devices; each is named by a device ID
 DEVICE_LIST_ROOT = "/var/run/nvidia-container-devices"  # NVIDIA's runtime reads mounts of /dev/null below it as a list
-NO_MPS_DAEMON = "no MPS control daemon serves it, and this version of sharer does not run one yet; use time-slicing"
 
 _KIND_PART = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _UNKNOWN = DeviceFacts()
@@ -58,14 +57,6 @@ def injection_warnings(injection: Sequence[Injection]) -> tuple[str, ...]:
             " prefer cdi or volume-mounts",
         )
     return ()
-
-
-def why_unusable(device_id: DeviceId, facts: NodeFacts) -> str | None:
-    """Why no container can be given this slice on this node; None: nothing is known against it."""
-    device = facts.devices.get(device_id.uuid, _UNKNOWN)
-    if device.unusable is None and device_id.strategy is Strategy.MPS and device.mps_pipe is None:
-        return NO_MPS_DAEMON
-    return device.unusable
 
 
 def container_edits(grant: Grant, facts: NodeFacts, enforcers: Sequence[Editor]) -> ContainerEdits:

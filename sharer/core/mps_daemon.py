@@ -172,6 +172,12 @@ class MpsDaemon(Protocol):
 
 
 EXCLUSIVE_PROCESS = 3  # NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: whoever leaves MPS gets no context at all
+_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")  # by nvmlComputeMode_t
+
+
+def mode_name(mode: int) -> str:
+    """A compute mode's name, for people."""
+    return _MODES[mode] if 0 <= mode < len(_MODES) else f"number {mode}"
 
 
 class ComputeModes(Protocol):

@@ -46,6 +46,7 @@ class Mps:
 
     slices: int | None
     slice_memory_bytes: int | None
+    user_id: int | None = None  # whose processes alone the daemon serves; None: everybody's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

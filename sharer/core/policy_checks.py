@@ -75,6 +75,7 @@ def _check_agreement(rule: Rule, block: Block, other: Rule, name: str) -> None:
         "strategy": (here, there),
         "placement": (rule.placement.value, other.placement.value),
         "request.max": (_most(rule), _most(other)),
+        "mps.user": (_user(rule), _user(other)),
     }
     for key, (mine, theirs) in differ.items():
         if mine != theirs:
@@ -87,6 +88,12 @@ def _check_agreement(rule: Rule, block: Block, other: Rule, name: str) -> None:
 
 def _most(rule: Rule) -> str:
     return "none" if rule.request_max is None else str(rule.request_max)
+
+
+def _user(rule: Rule) -> str:
+    """Of its MPS daemon, which is one for all GPUs under a resource name."""
+    user_id = rule.sharing.user_id if isinstance(rule.sharing, Mps) else None
+    return "any user" if user_id is None else str(user_id)
 
 
 def _apart(earlier: Match, later: Match) -> bool:

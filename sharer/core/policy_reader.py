@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from sharer.core.device_id import Strategy
 from sharer.core.located import LocatedNode
-from sharer.core.means import COMPUTE_ENFORCERS, MEMORY_ENFORCERS, WATCHING, made_by, why_without_effect
+from sharer.core.means import COMPUTE_ENFORCERS, LEAVABLE, MEMORY_ENFORCERS, WATCHING, made_by, why_without_effect
 from sharer.core.policy import (
     Auto,
     ComputePolicy,
@@ -34,6 +34,7 @@ from sharer.core.policy import (
 from sharer.core.policy_checks import check_list_size, check_rules
 from sharer.core.policy_fields import Block, Findings, Schema
 from sharer.core.policy_values import (
+    MAX_USER_ID,
     amount,
     amount_or_zero,
     boolean,
@@ -60,6 +61,7 @@ SCHEMA = Schema(
         "": ("apiVersion", "kind", "rules", "health", "quarantine", "drain", "rollout", "rivals"),
         "rules[]": (
             "match", "resource", "strategy", "slices", "sliceMemory", "memory", "compute", "placement", "request",
+            "mps",
         ),
         "rules[].match": ("product", "memory", "uuid", "migProfile"),
         "rules[].memory": (
@@ -67,6 +69,7 @@ SCHEMA = Schema(
         ),
         "rules[].compute": ("percent", "enforce"),
         "rules[].request": ("max",),
+        "rules[].mps": ("user",),
         "health": ("ignore", "transient"),
         "health.transient": ("xids", "recoverAfter"),
         "quarantine": ("timeout",),
@@ -152,6 +155,9 @@ def _match(block: Block, strategy: str | None) -> Match:
 def _sharing(block: Block, strategy: str | None) -> Sharing | None:
     slices = block.value("slices", integer(1), None)
     slice_memory_bytes = block.value("sliceMemory", amount(), None)
+    user_id = block.block("mps").value("user", integer(0, MAX_USER_ID), None)
+    if block.has("mps") and strategy not in {"mps", None}:
+        block.problem("mps", f"is for rules with strategy: mps; this one has {strategy}; remove it")
     if strategy == "exclusive":
         for key in ("slices", "sliceMemory"):
             if block.has(key):
@@ -173,8 +179,9 @@ def _sharing(block: Block, strategy: str | None) -> Sharing | None:
         block.problem("slices", f"is missing; strategy {strategy} needs slices (a count) or sliceMemory (a quantity)")
     if slices is None and slice_memory_bytes is None:
         return None
-    make = Mps if strategy == "mps" else TimeSlicing
-    return make(slices=slices, slice_memory_bytes=slice_memory_bytes)
+    if strategy == "mps":
+        return Mps(slices=slices, slice_memory_bytes=slice_memory_bytes, user_id=user_id)
+    return TimeSlicing(slices=slices, slice_memory_bytes=slice_memory_bytes)
 
 
 def _memory(block: Block, sharing: Sharing | None) -> MemoryPolicy:
@@ -206,9 +213,10 @@ def _memory(block: Block, sharing: Sharing | None) -> MemoryPolicy:
         for name, why in without_effect.items():
             if why is not None:
                 block.warning("enforce", f"{name} has no effect: {why}")
-    can_hold = any(why is None and name not in WATCHING for name, why in without_effect.items())
+    not_enough = WATCHING | LEAVABLE
+    can_hold = any(why is None and name not in not_enough for name, why in without_effect.items())
     if memory.required and not is_whole and not can_hold:
-        holding = ", ".join(name for name in MEMORY_ENFORCERS if name not in WATCHING)
+        holding = ", ".join(name for name in MEMORY_ENFORCERS if name not in not_enough)
         block.problem("required", f"is true and enforce has none of {holding} that could hold a limit of this rule")
     if memory.guarantee and memory.limit is None:
         block.problem(
@@ -218,8 +226,12 @@ def _memory(block: Block, sharing: Sharing | None) -> MemoryPolicy:
         block.problem(
             "guarantee", "is true and oversubscribe is above 1: memory promised twice cannot be guaranteed; keep one"
         )
+    if memory.guarantee and not is_whole and without_effect.get("driver", "") is not None:
+        block.warning("guarantee", "has no effect: only driver reserves memory, and it holds no slices of this rule")
     if block.has("evictAfter") and memory.on_exceed is not OnExceed.EVICT:
         block.warning("evictAfter", "has no effect without onExceed: evict")
+    if memory.on_exceed is OnExceed.EVICT and "watch" not in memory.enforce:
+        block.warning("onExceed", "evict has no effect: enforce does not name watch, which sees who is to be evicted")
     if is_whole:
         whole = "GPU" if isinstance(sharing, Exclusive) else "MIG device"
         if isinstance(memory.limit, int):

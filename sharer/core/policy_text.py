@@ -89,8 +89,9 @@ def _sharing(sharing: Sharing, defaults: bool) -> tuple[str, Fields]:
     match sharing:
         case TimeSlicing(slices=slices, slice_memory_bytes=each_bytes):
             return Strategy.TIME_SLICING.policy_name, _slices(slices, each_bytes)
-        case Mps(slices=slices, slice_memory_bytes=each_bytes):
-            return Strategy.MPS.policy_name, _slices(slices, each_bytes)
+        case Mps(slices=slices, slice_memory_bytes=each_bytes, user_id=user_id):
+            user = [] if user_id is None else [("mps", f"{{user: {user_id}}}")]
+            return Strategy.MPS.policy_name, _slices(slices, each_bytes) + user
         case Mig(replicas=replicas):
             return Strategy.MIG.policy_name, [("slices", str(replicas))] if defaults or replicas != 1 else []
         case Exclusive():

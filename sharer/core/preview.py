@@ -24,14 +24,15 @@ from sharer.core.evidence import (
 )
 from sharer.core.inventory_report import inventory_from
 from sharer.core.ledger import Entry, Ledger, Remnant, State
+from sharer.core.mps_state import MpsInterface
 from sharer.core.node_report import HolderReport, NodeReport
 from sharer.core.plan import Plan, Refusal, make_plan
 from sharer.core.policy import Policy
 from sharer.core.rollout import turn_s
 from sharer.core.transition import DROP_AFTER_READINGS, DROP_AFTER_S, Listed, Listing, step
-
 from sharer.core.values import dataclass
-CYCLE_S = 2.0  # between two looks of an agent
+
+CYCLE_S = 3.0  # between two looks of an agent
 _SETTLED_S = DROP_AFTER_S + (DROP_AFTER_READINGS + 1) * CYCLE_S  # free slices are dropped, and room is used, by then
 
 
@@ -93,7 +94,8 @@ def preview(report: NodeReport, policy: Policy, digest: str) -> LivePlanReport:
         missing = "; ".join(report.missing())
         raise InputError(f"the agent of {report.metadata.name} does not know its GPUs yet: {missing}")
     adopt = [parsed for one in report.slices if one.planned and (parsed := recognise(one.id)) is not None]
-    plan = make_plan(inventory_from(report.inventory), policy, adopt=adopt)
+    namespaced = {one.resource for one in report.mps or () if one.interface == MpsInterface.NAMESPACES}
+    plan = make_plan(inventory_from(report.inventory), policy, adopt=adopt, namespaced=namespaced)
     steps, end = _walk(_listing(report), plan, _ledger(report), policy.drain_patience_s)
     window_s = 0.0 if report.status.policy.hash is None else policy.rollout_window_s
     return LivePlanReport(

@@ -126,8 +126,8 @@ def report_changes(old: Plan, new: Plan) -> tuple[Change, ...]:
                 Change(
                     resource=key[0],
                     uuid=key[1],
-                    before=_offered(had),
-                    after=_offered(will_have),
+                    before=offered(had),
+                    after=offered(will_have),
                     ids_going=_texts(going),
                     ids_coming=_texts(coming),
                 )
@@ -194,7 +194,8 @@ def _by_device(plan: Plan) -> dict[tuple[str, str], list[Slice]]:
     }
 
 
-def _offered(slices: Sequence[Slice]) -> Offered | None:
+def offered(slices: Sequence[Slice]) -> Offered | None:
+    """What the slices of one device under one name come to; None: there are none."""
     if not slices:
         return None
     first = slices[0]

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from sharer.core.evidence import SliceKey
 from sharer.core.ledger import Entry, Ledger, State
 from sharer.core.listing import Faults, Offer, fault_of
+from sharer.core.mps_service import MpsServices
 from sharer.core.plan import Plan, Slice
 from sharer.core.transition import Listed, Listing
-
 from sharer.core.values import dataclass
+
 _HELD = (State.ALLOCATED, State.HELD, State.RELEASING)
 
 
@@ -28,6 +29,7 @@ class SliceNow:
     healthy: bool  # as the kubelet is shown it
     planned: bool  # of the policy in force
     fault: str | None  # of its GPU
+    unserved: str | None = None  # why it is not given out though its GPU is fine: no MPS daemon serves it
 
     @property
     def uuid(self) -> str:
@@ -81,19 +83,24 @@ class Counts:
     over_by: int  # held above what is healthy; 0 where the plan wants none, so that all of them drain
     quarantined: int
     draining: int
-    unhealthy: int  # that the plan wants, on a GPU at fault; held or not
+    unhealthy: int  # that the plan wants, on a GPU at fault, held or not; and free ones that no MPS daemon serves
     waiting: int
 
 
 def slices_now(
-    plan: Plan, listing: Listing, ledger: Ledger, offers: Mapping[str, Offer], faults: Faults
+    plan: Plan,
+    listing: Listing,
+    ledger: Ledger,
+    offers: Mapping[str, Offer],
+    faults: Faults,
+    mps: MpsServices | None = None,
 ) -> tuple[SliceNow, ...]:
     """Every slice: the plan's in its order, then the others in the order in which they are listed, then by name."""
-    return tuple(_slices_now(plan, listing, ledger, offers, faults))
+    return tuple(_slices_now(plan, listing, ledger, offers, faults, mps or MpsServices()))
 
 
 def _slices_now(
-    plan: Plan, listing: Listing, ledger: Ledger, offers: Mapping[str, Offer], faults: Faults
+    plan: Plan, listing: Listing, ledger: Ledger, offers: Mapping[str, Offer], faults: Faults, mps: MpsServices
 ) -> Iterator[SliceNow]:
     planned = {(resource.name, str(one.id)): one for resource in plan.resources for one in resource.slices}
     known = {(name, text): one for name, offer in offers.items() for text, one in offer.slices.items()} | planned
@@ -101,14 +108,17 @@ def _slices_now(
     for key in dict.fromkeys([*planned, *listing.ids, *sorted(ledger.entries)]):
         one = known.get(key)
         uuid = key[1].partition("::")[0]
+        entry, listed = ledger.entry(key), listing.ids.get(key)
+        is_free = one is not None and entry.state is State.OFFERED and listed is not None
         yield SliceNow(
             key=key,
             slice=one,
-            entry=ledger.entry(key),
-            listed=listing.ids.get(key),
+            entry=entry,
+            listed=listed,
             healthy=key in healthy,
             planned=key in planned,
             fault=faults.get(uuid) if one is None else fault_of(one, faults),
+            unserved=mps.why_not(key[0], one.id) if one is not None and is_free else None,
         )
 
 
@@ -117,7 +127,7 @@ def count(slices: Iterable[SliceNow]) -> Counts:
     every = tuple(slices)
     planned = sum(one.planned for one in every)
     held = sum(one.is_held for one in every)
-    unhealthy = sum(one.planned and one.fault is not None for one in every)
+    unhealthy = sum(one.planned and (one.fault or one.unserved) is not None for one in every)
     return Counts(
         slices=planned,
         held=held,

@@ -10,7 +10,7 @@ restart of agent or kubelet at any moment ends in the same place: which old IDs 
 
 Per GPU or MIG device, old and new together: as many slices as the new cut has (or as old ones are held, if more), no
 more promised memory and compute than there is, no second strategy, no slices with and without a limit beside each
-other, and no ID under two names. Held slices come first, then the lowest replicas.
+other, no two MPS control daemons, and no ID under two names. Held slices come first, then the lowest replicas.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 
-from sharer.core.device_id import DeviceId, recognise
+from sharer.core.device_id import DeviceId, Strategy, recognise
 from sharer.core.evidence import SliceKey
 from sharer.core.ledger import Ledger, State
 from sharer.core.plan import Plan, Room
@@ -139,15 +139,14 @@ def _allowed(
         return set(), None
     old = sorted(key for key in keys if key not in wanted and (key in occupied or _is_unsettled(key, listing, now_s)))
     before = _Taken(promised_bytes=ghost_bytes)
+    new = next(((key, wanted[key]) for key in keys if key in wanted), None)
     for key in old:
         parsed = recognise(key[1])
         if parsed is None:
             return set(), f"{key[1]} of another plugin is still held"
         before.add(parsed)
-        if parsed.strategy is not room.strategy:
-            return set(), f"{key[1]} is still held, and a GPU changes its strategy only when idle"
-        if (parsed.limit_mib is None) != (room.promisable_bytes is None):
-            return set(), f"{key[1]} is still held, and slices with and without a limit never share a GPU"
+        if new is not None and (why := _why_not_beside(parsed, key[0], room, new[1], new[0][0])) is not None:
+            return set(), f"{key[1]} is still held, and {why}"
     allowed: set[SliceKey] = set()
     taken = {device_id for _, device_id in old}  # a renamed resource: no ID is given out under two names
     mine = [key for key in keys if key in wanted]
@@ -157,6 +156,19 @@ def _allowed(
             allowed.add(key)
     left = len(mine) - len(allowed)
     return allowed, f"{left} slices of the new cut wait for {len(old)} of the old one" if left else None
+
+
+def _why_not_beside(old: DeviceId, old_name: str, room: Room, new: DeviceId, new_name: str) -> str | None:
+    """Why slices of the new cut cannot be listed beside this old one; None: nothing is against it."""
+    if old.strategy is not room.strategy:
+        return "a GPU changes its strategy only when idle"
+    if (old.limit_mib is None) != (room.promisable_bytes is None):
+        return "slices with and without a limit never share a GPU"
+    if room.strategy is Strategy.MPS and old_name != new_name:
+        return "a GPU is served by one MPS control daemon at a time, one for each resource name"
+    if room.is_uniform and (old.limit_mib, old.percent) != (new.limit_mib, new.percent):
+        return "its MPS control daemon has one limit for all clients of a GPU"
+    return None
 
 
 def _is_unsettled(key: SliceKey, listing: Listing, now_s: float) -> bool:

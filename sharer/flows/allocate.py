@@ -97,7 +97,7 @@ class Answers:
             fault = fault_of(one, view.faults)
             if fault is not None:
                 raise RequestError(
-                    f"device ID {text!r} cannot run: GPU {one.gpu_uuid} is at fault: {fault}; delete the pod to get"
+                    f"device ID {text!r} cannot run: {one.gpu_uuid} is at fault: {fault}; delete the pod to get"
                     " another GPU"
                 )
             unserved = view.mps.why_not(self._resource, one.id)

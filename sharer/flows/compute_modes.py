@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from sharer.core.errors import NodeError
-from sharer.core.mps_daemon import EXCLUSIVE_PROCESS, ComputeModes
+from sharer.core.mps_daemon import EXCLUSIVE_PROCESS, ComputeModes, mode_name
 
 log = logging.getLogger(__name__)
 
@@ -61,12 +61,12 @@ class ModeKeeper:
             remembered[uuid] = mode
             self._memory.write(remembered)
         self._modes.set_compute_mode(uuid, EXCLUSIVE_PROCESS)
-        log.info("%s: set exclusive compute mode, was %d", uuid, mode)
+        log.info("%s: set the compute mode to exclusive process, from %s", uuid, mode_name(mode))
 
     def _put_back(self, uuid: str, remembered: dict[str, int]) -> None:
         mode = remembered[uuid]
         if self._modes.compute_mode(uuid) == EXCLUSIVE_PROCESS:
             self._modes.set_compute_mode(uuid, mode)
-            log.info("%s: put back compute mode %d", uuid, mode)
+            log.info("%s: put the compute mode back to %s", uuid, mode_name(mode))
         del remembered[uuid]
         self._memory.write(remembered)

@@ -73,7 +73,7 @@ class Enforcing:
         self._diary.stir(uid, self._now_s())
 
     def notice(self, view: NodeView) -> None:
-        """Have all pods looked at soon if they are to be held to something else or by something else, or GPUs changed."""
+        """Have all pods looked at soon if they are to be held to or by something else, or GPUs have changed."""
         terms = (view.policy.policy, view.enforcers, view.inventory)
         if any(old is not new for old, new in zip(self._noticed, terms, strict=True)):
             self._noticed = terms

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from sharer.core.errors import NodeError
+from sharer.core.errors import FinalError, NodeError
 from sharer.core.health import Health, after_look, after_xid
 from sharer.core.policy import HealthPolicy
 from sharer.core.ports import HealthSource, XidEvent
@@ -38,7 +38,9 @@ def look(state: NodeState, source: HealthSource, now_s: float) -> str | None:
     view = state.view
     if view.inventory is None:
         return None
-    return _change(state, after_look(view.health, source.signs(), view.inventory, _policy(state), now_s))
+    signs = source.signs()
+    state.change(driver_read_s=now_s)
+    return _change(state, after_look(view.health, signs, view.inventory, _policy(state), now_s))
 
 
 def disagrees(state: NodeState) -> bool:
@@ -48,17 +50,26 @@ def disagrees(state: NodeState) -> bool:
     return any((gpu.lost is None) != (view.health.of(gpu.uuid).lost is None) for gpu in gpus)
 
 
-def watch_xids(source: HealthSource, inbox: Inbox, stop: threading.Event) -> None:
-    """Wait for XIDs until told to stop, on a thread of its own. A wait that fails at once is not repeated at once."""
-    backoff_s = FIRST_BACKOFF_S
+def watch_xids(
+    source: HealthSource, inbox: Inbox, stop: threading.Event, driver_problem: Callable[[], str | None]
+) -> None:
+    """Wait for XIDs until told to stop, on a thread of its own. A wait that fails at once is not repeated at once.
+
+    Failures are warned of from the second on, once for each reason, and not for one that is the driver's own: at the
+    first, nobody may have looked at the driver yet.
+    """
+    backoff_s, said = FIRST_BACKOFF_S, None
     while not stop.is_set():
         try:
             event = source.wait_for_xid(XID_WAIT_S)
+        except FinalError:
+            return  # the loop's next look says so, and ends
         except NodeError as error:
             if stop.is_set():
                 return  # that is why
-            level = logging.WARNING if backoff_s == FIRST_BACKOFF_S else logging.DEBUG
-            log.log(level, "XIDs cannot be waited for: %s; trying again in %.0f s", error, backoff_s)
+            if backoff_s > FIRST_BACKOFF_S and str(error) not in (said, driver_problem()):
+                said = str(error)
+                log.warning("XIDs cannot be waited for: %s; it is tried again", error)
             stop.wait(backoff_s)
             backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)
             continue
@@ -77,7 +88,7 @@ def _change(state: NodeState, health: Health) -> str | None:
     state.change(health=health)
     strangers = health.unattributed[len(before.unattributed) :]
     unmonitored = [
-        f"GPU {uuid} cannot report XIDs: it is offered, and its health is unknown between looks"
+        f"{uuid} cannot report XIDs: it is offered, and its health is unknown between looks"
         for uuid, device in health.devices.items()
         if device.monitored is False and before.of(uuid).monitored is not False
     ]

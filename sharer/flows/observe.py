@@ -11,16 +11,20 @@ only, and a kubelet that does not answer must not delay it (DESIGN §3).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
-from sharer.core.evidence import CheckpointReading, Evidence, ListReading, only_our_entries, only_ours
-from sharer.core.ledger import Ledger, State, allocated, is_news, observe_all
+from sharer.core.evidence import CheckpointReading, Evidence, ListReading, SliceKey, only_our_entries, only_ours
+from sharer.core.inventory import Inventory
+from sharer.core.ledger import Entry, Ledger, State, allocated, is_news, observe_all
+from sharer.core.listing import Offer
 from sharer.core.observations import PodsSeen
 from sharer.core.plan import rules_by_device
 from sharer.core.policy import Policy, resource_for
 from sharer.core.ports import CgroupSource, CheckpointSource, Followed, ListSource, ProcessSource, ProcessTable
 from sharer.core.transition import DROP_AFTER_READINGS
+from sharer.core.unchanged import while_unchanged
+from sharer.core.values import dataclass
 from sharer.flows.attribute import attribute
 from sharer.flows.inbox import Allocated, Hint, Inbox, News
 from sharer.flows.ledger_news import ledger_news
@@ -108,12 +112,16 @@ def next_look_s(view: NodeView) -> float:
 
 def our_resources(view: NodeView) -> frozenset[str]:
     """The names that the policy in force offers slices under, and those that are still listed."""
-    inventory, policy = view.inventory, view.policy.policy
+    return _our_resources(view.inventory, view.policy.policy, view.offers)
+
+
+@while_unchanged
+def _our_resources(inventory: Inventory | None, policy: Policy | None, offers: Mapping[str, Offer]) -> frozenset[str]:
     if inventory is None or policy is None:
-        return frozenset(view.offers)
+        return frozenset(offers)
     profiles = {mig.uuid: mig.profile for gpu in inventory.gpus for mig in gpu.mig_devices}
     wanted = (resource_for(rule, profiles.get(uuid)) for uuid, rule in rules_by_device(inventory, policy).items())
-    return frozenset((*wanted, *view.offers))
+    return frozenset((*wanted, *offers))
 
 
 def _take_in(ledger: Ledger, pace: Pace, news: Iterable[News], now_s: float) -> tuple[Ledger, Pace, PodsSeen | None]:
@@ -160,7 +168,12 @@ def _interval_s(view: NodeView) -> float:
 
 
 def _is_any(ledger: Ledger, *states: State) -> bool:
-    return any(entry.state in states for entry in ledger.entries.values())
+    return not _states_in(ledger.entries).isdisjoint(states)
+
+
+@while_unchanged
+def _states_in(entries: Mapping[SliceKey, Entry]) -> frozenset[State]:
+    return frozenset(entry.state for entry in entries.values())
 
 
 def _uids_that_matter(ledger: Ledger) -> set[str]:

@@ -31,7 +31,9 @@ def offer(
         return None
     policy = before.policy.policy
     plan = _plan(before)
-    faults = before.health.faults() | find_faults(before.inventory, before.facts, plan, before.ledger.entries)
+    faults = before.health.faults() | find_faults(before.inventory, before.facts, before.ledger.entries)
+    if before.paused is not None:
+        faults = {gpu.uuid: before.paused for gpu in before.inventory.gpus} | faults
     basis = Basis(
         inventory=before.inventory,
         policy=policy,
@@ -40,12 +42,15 @@ def offer(
         entries=before.ledger.entries,
         contested=frozenset() if policy is not None and policy.rivals is Rivals.IGNORE else before.findings.contested,
         enforcers=before.enforcers,
+        mps=before.mps,
     )
     listing, offers = before.listing, before.offers
     if basis != before.basis or not listing.is_settled:
         patience_s = (policy or Policy(rules=())).drain_patience_s
         listing = step(listing, plan, before.ledger, now_s, patience_s=patience_s)
-        offers = make_offers(plan, listing, before.ledger, before.inventory, faults, basis.topology, basis.contested)
+        offers = make_offers(
+            plan, listing, before.ledger, before.inventory, faults, basis.topology, basis.contested, before.mps
+        )
     elif before.facts is before.facts_offered:
         return None
     # Before an ID is listed, everything that an answer for it names must exist (kubelet-contract §19, row 38).
@@ -62,10 +67,11 @@ def _plan(view: NodeView) -> Plan:
     policy, basis = view.policy.policy, view.basis
     if policy is None or view.inventory is None:
         return view.plan
-    wanted = (view.inventory, policy, view.enforcers)
-    if basis is not None and (basis.inventory, basis.policy, basis.enforcers) == wanted:
+    namespaced = view.mps.namespaced
+    wanted = (view.inventory, policy, view.enforcers, namespaced)
+    if basis is not None and (basis.inventory, basis.policy, basis.enforcers, basis.mps.namespaced) == wanted:
         return view.plan
-    return make_plan(view.inventory, policy, adopt=_adoptable(view), enforcers=view.enforcers)
+    return make_plan(view.inventory, policy, adopt=_adoptable(view), enforcers=view.enforcers, namespaced=namespaced)
 
 
 def _adoptable(view: NodeView) -> list[DeviceId]:
@@ -98,9 +104,10 @@ def _news(before: NodeView, after: NodeView) -> Iterable[str]:
             yield f"{refusal.device}, {refusal.uuid}, offers nothing: {refusal.reason}"
         yield from (f"warning: {warning}" for warning in after.plan.warnings)
     for uuid in sorted(after.faults.keys() - before.faults.keys()):
-        yield f"GPU {uuid} is at fault: {after.faults[uuid]}"
+        if after.faults[uuid] != after.paused:  # that was told, once for all of them
+            yield f"{uuid} is at fault: {after.faults[uuid]}"
     for uuid in sorted(before.faults.keys() - after.faults.keys()):
-        yield f"GPU {uuid} is healthy again"
+        yield f"{uuid} is healthy again"
     yield from _drained(before.listing, after.listing)
 
 
@@ -113,4 +120,4 @@ def _drained(before: Listing, after: Listing) -> Iterable[str]:
         yield f"dropped {', '.join(gone)}"
     for uuid, reason in after.waiting.items():
         if before.waiting.get(uuid) != reason:
-            yield f"GPU {uuid}: {reason}"
+            yield f"{uuid}: {reason}"

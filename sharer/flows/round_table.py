@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
-from sharer.core.errors import NodeError
+from sharer.core.errors import AwayError, NodeError
 from sharer.core.evidence import Reading, SourceStatus
 from sharer.core.observations import ApiSync
 
@@ -23,12 +23,16 @@ class RoundTable:
         self.statuses = dict(statuses)
         self._before = statuses
         self._now_s = now_s
+        self._away: set[str] = set()  # sources that are expected back
+        self._followed: set[str] = set()
 
     def ask(self, source: str, question: Callable[[], T]) -> T | None:
         """The answer; None: there was none."""
         try:
             answer = question()
         except NodeError as error:
+            if isinstance(error, AwayError):
+                self._away.add(source)
             read_s = self.statuses[source].read_s if source in self.statuses else None
             self.statuses[source] = SourceStatus(read_s=read_s, problem=str(error))
             return None
@@ -45,16 +49,19 @@ class RoundTable:
         self.statuses[source] = SourceStatus(read_s=self._now_s, problem=problem)
 
     def note(self, source: str, sync: ApiSync) -> None:
-        """Note how current something is that comes by itself."""
+        """Note how current something is that comes by itself; who follows it logs what is in the way."""
+        self._followed.add(source)
         problem = None if sync.trouble is None else sync.trouble.message
         self.statuses[source] = SourceStatus(read_s=sync.synced_at_s, problem=problem)
 
     def news(self) -> Iterator[str]:
-        """A sentence for each source that is well again. Those that are not are warned of, once for each reason."""
+        """A sentence for each source that is well again. Those that are not are told of, once for each reason."""
         for source, status in self.statuses.items():
             before = self._before.get(source, SourceStatus()).problem
+            if source in self._followed:
+                continue
             if status.problem is not None and status.problem != before:
-                log.warning("%s", status.problem)
+                log.log(logging.INFO if source in self._away else logging.WARNING, "%s", status.problem)
             elif status.problem is None and before is not None:
                 yield f"the {_TITLES[source]} can be read again"
 
@@ -63,6 +70,5 @@ _TITLES = {
     "checkpoint": "kubelet's checkpoint",
     "cgroups": "pods' cgroups",
     "processes": "GPUs' process lists",
-    "pods": "API server's pods",
     "list": "kubelet's list of pod resources",
 }

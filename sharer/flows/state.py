@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import field, replace
 
@@ -15,14 +16,16 @@ from sharer.core.inventory import Inventory, Topology
 from sharer.core.ledger import Entry, Ledger
 from sharer.core.listing import Faults, Offer
 from sharer.core.means import Availability
+from sharer.core.mps_service import MpsServices
 from sharer.core.plan import Plan
 from sharer.core.policy import Policy
 from sharer.core.rollout import PolicyInForce
+from sharer.core.told import EventCounts, Evictions
 from sharer.core.transition import Listing
+from sharer.core.values import dataclass
 from sharer.flows.pace import Pace
 
 
-from sharer.core.values import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
     """What the lists were made from: while it is the same, so are they."""
@@ -34,6 +37,7 @@ class Basis:
     entries: Mapping[SliceKey, Entry]  # of the ledger
     contested: frozenset[str]  # GPUs and MIG devices whose free slices are withheld
     enforcers: Availability
+    mps: MpsServices = field(default_factory=MpsServices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,9 @@ class NodeView:
 
     inventory: Inventory | None = None  # None: the driver has not answered yet
     driver_problem: str | None = None  # why the last look at the driver failed
+    driver_read_s: float | None = None  # when it last answered; None: never
+    paused: str | None = None  # why no slice is given out, by a label of the node; None: no label says so
+    let_go: bool = False  # of the driver: it must not be asked now. A pause outlasts that until the driver answers
     policy: PolicyInForce = field(default_factory=PolicyInForce)
     plan: Plan = field(default_factory=Plan)
     ledger: Ledger = field(default_factory=Ledger)
@@ -59,6 +66,9 @@ class NodeView:
     enforcers: Availability = field(default_factory=dict)  # what can hold which GPU or MIG device
     enforcement: Enforcement = field(default_factory=Enforcement)  # which promise is held by what
     excesses: tuple[Excess, ...] = ()  # containers above their promise
+    mps: MpsServices = field(default_factory=MpsServices)  # what the MPS control daemons do
+    evictions: Evictions = field(default_factory=Evictions)
+    events: EventCounts = field(default_factory=EventCounts)
     sources: Mapping[str, SourceStatus] = field(default_factory=dict)  # of the ledger, by name
 
 
@@ -67,8 +77,10 @@ class NodeState:
 
     def __init__(self) -> None:
         self.view = NodeView()
+        self.went_round_s = time.monotonic()  # when the writer last began a round: that it is alive
 
     def change(self, **parts: object) -> NodeView:
-        """Replace parts of the view and return the new one."""
-        self.view = replace(self.view, **parts)  # type: ignore[arg-type]  # checked by the dataclass, one writer
+        """Replace parts of the view and return the new one; the same one if they are what they were."""
+        if any(getattr(self.view, name) is not part for name, part in parts.items()):
+            self.view = replace(self.view, **parts)  # type: ignore[arg-type]  # checked by the dataclass, one writer
         return self.view

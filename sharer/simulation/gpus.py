@@ -41,6 +41,7 @@ class SimulatedGpus(GpuSteering):
         self._events: list[SimulatedXid] = []
         self._calls: Counter[tuple[str, str | None]] = Counter()
         self._hits: Counter[int] = Counter()
+        self._modes: dict[str, int] = {}
 
     def library(self) -> object:
         """A new driver library, with NVML's C function names: pass this method to `NvmlDriver`."""
@@ -56,6 +57,17 @@ class SimulatedGpus(GpuSteering):
         with self._changed:
             if not self._changed.wait_for(lambda: self._calls[function, None] >= count, timeout_s):
                 raise TimeoutError(f"{function} was called {self._calls[function, None]} times, not {count}")
+
+    def compute_mode(self, uuid: str) -> int:
+        """Who may have a context on a GPU: 0 everybody, 3 one process (nvmlComputeMode_t)."""
+        with self._lock:
+            return self._modes.get(uuid, 0)
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        """Change that."""
+        with self._changed:
+            self._modes[uuid] = mode
+            self._changed.notify_all()
 
     # What the library asks.
 

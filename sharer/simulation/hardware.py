@@ -161,9 +161,9 @@ class GpuSteering(ABC):
         """Let each call of a function take that long."""
         return self._add(function, uuid=uuid, delay_s=delay_s)
 
-    def hang(self, function: str, *, uuid: str | None = None, times: int | None = None) -> Fault:
+    def hang(self, function: str, *, uuid: str | None = None, after: int = 0, times: int | None = None) -> Fault:
         """Let calls of a function not return until the fault is cleared; then they answer."""
-        return self._add(function, uuid=uuid, hang=True, times=times)
+        return self._add(function, uuid=uuid, hang=True, after=after, times=times)
 
     def lose(self, uuid: str) -> Fault:
         """Let every call on a GPU answer that it has fallen off the bus."""
@@ -229,6 +229,19 @@ class GpuSteering(ABC):
             entry = entries.get(str(cgroup))
             self._set_used(uuid, str(cgroup), amount_bytes + (0 if entry is None else entry.used_bytes))
             return True
+
+    def free(self, uuid: str, cgroup: Path) -> None:
+        """Let the processes in a cgroup free all their memory of a GPU."""
+        with self._lock:
+            self._set_used(uuid, str(cgroup), 0)
+
+    @abstractmethod
+    def compute_mode(self, uuid: str) -> int:
+        """Who may have a context on a GPU: 0 everybody, 3 one process (nvmlComputeMode_t)."""
+
+    @abstractmethod
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        """Change that, as somebody else on the node would."""
 
     @abstractmethod
     def library(self) -> object:
@@ -312,6 +325,14 @@ class SimulatedNode(Protocol):
 
     def get_limit(self, gpu: SimulatedGpu, path: str) -> tuple[int, int, int, int]:
         """NVML's code; a cgroup's soft limit, hard limit and use."""
+        ...
+
+    def compute_mode(self, uuid: str) -> int:
+        """Who may have a context on a GPU (nvmlComputeMode_t)."""
+        ...
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        """Change that."""
         ...
 
     def event_count(self) -> int:

@@ -25,13 +25,15 @@ from sharer.core.errors import NodeError, SharerError
 from sharer.core.node_report import NodeReport
 from sharer.core.plan import Plan
 from sharer.settings import Settings
-from sharer.simulation.cgroups import PodCgroups, write_host_pids
-from sharer.simulation.gpus import SimulatedGpus
+from sharer.simulation.cgroups import SANDBOX, PodCgroups, write_host_pids
+from sharer.simulation.describe import simulated_driver
 from sharer.simulation.hardware import SimulatedGpu, write_sys_root
 from sharer.simulation.kubelet import FakeKubelet, KubeletSettings
+from sharer.simulation.supervision import SimulatedSupervisor
 
 STOP_DEADLINE_S = 15.0
 PATIENCE_S = 20.0
+_CYCLE_S = 1.25  # of the agent: a demo is shorter where it looks more often than on a real node
 _ASK_S = 0.05  # between two questions for the agent's report: nobody tells when it has changed
 _SHARED_DEVICE_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 _LONGEST_TEMPORARY = 30  # characters of $TMPDIR that leave room for a socket's name: 107 bytes in all
@@ -43,16 +45,18 @@ Listener = Callable[[logging.LogRecord], None]
 class SimulatedNode:
     """A node with a running kubelet and agent; `open_node` makes one."""
 
-    def __init__(self, root: Path, gpus: Sequence[SimulatedGpu], policy: bytes) -> None:
+    def __init__(self, root: Path, gpus: Sequence[SimulatedGpu], policy: bytes, *, mps: bool = False) -> None:
+        """`mps`: its MPS control daemons are supervised, so that MPS slices can be used."""
         self.root = root
-        self._run_dir = root / "run"
-        self.gpus = SimulatedGpus(gpus)
+        self._run_dir, self._cgroup_root, self._mps_dir = root / "run", root / "sys/fs/cgroup", root / "state/mps"
+        self.gpus = simulated_driver(gpus)
         numa_nodes = sorted({gpu.numa_node for gpu in gpus if gpu.numa_node is not None}) or [0]
         self.kubelet = FakeKubelet(root, KubeletSettings(numa_nodes=tuple(numa_nodes), podresources_lead_s=0.0))
-        self._cgroups = PodCgroups(self.kubelet, root / "sys/fs/cgroup")
+        self._cgroups = PodCgroups(self.kubelet, self._cgroup_root, root / "proc")
         self._write_files(gpus, policy)
         self._stop = threading.Event()
         self._agent = threading.Thread(target=self._run_agent, name="simulated-agent")
+        self._supervisor = SimulatedSupervisor(root, self._run_dir, self._mps_dir, self.gpus) if mps else None
         self._failure: SharerError | None = None
 
     def start(self) -> None:
@@ -61,10 +65,14 @@ class SimulatedNode:
         os.utime(self.kubelet.podresources_socket, (0, 0))
         self._cgroups.start()
         self._agent.start()
+        if self._supervisor is not None:
+            self._supervisor.start()
 
     def close(self) -> None:
         """Stop the agent, then the kubelet. Raises NodeError if the agent does not stop, or why it had failed."""
         self._stop.set()
+        if self._supervisor is not None:
+            self._supervisor.close()
         if self._agent.ident is not None:
             self._agent.join(STOP_DEADLINE_S)
         self._cgroups.close()
@@ -79,6 +87,11 @@ class SimulatedNode:
         new = self.root / "policy.new"
         new.write_bytes(policy)
         new.replace(self.root / "policy.yaml")
+
+    def cgroup(self, uid: str, container: str | None = None) -> Path:
+        """The cgroup of a pod, or of one of its containers."""
+        leaf = self._cgroup_root / self._cgroups.path(uid, container or SANDBOX).lstrip("/")
+        return leaf.parent if container is None else leaf
 
     def listed(self, resource: str) -> tuple[str, ...]:
         """The IDs of the last list that the kubelet was sent of a resource; none before the first."""
@@ -121,14 +134,15 @@ class SimulatedNode:
             pod_resources_socket=self.kubelet.podresources_socket,
             run_dir=self._run_dir,
             state_dir=self.root / "state",
+            mps_dir=self._mps_dir,
             host_root=self.root,
             dev_root=self.root / "dev",
             proc_root=self.root / "proc",
             sys_root=self.root / "sys",
-            cgroup_root=self.root / "sys/fs/cgroup",
+            cgroup_root=self._cgroup_root,
         )
         try:
-            daemon.run(settings, self._stop, library=self.gpus.library)
+            daemon.run(settings, self._stop, library=self.gpus.library, cycle_s=_CYCLE_S)
         except SharerError as error:
             self._failure = error
 
@@ -153,13 +167,15 @@ class SimulatedNode:
 
 
 @contextlib.contextmanager
-def open_node(gpus: Sequence[SimulatedGpu], policy: bytes, hear: Listener) -> Iterator[SimulatedNode]:
+def open_node(
+    gpus: Sequence[SimulatedGpu], policy: bytes, hear: Listener, *, mps: bool = False
+) -> Iterator[SimulatedNode]:
     """A node with these GPUs, on which the agent follows this policy. At the end nothing is left of it.
 
-    Raises NodeError if the agent cannot run or does not stop.
+    `mps`: MPS slices are to be used. Raises NodeError if the agent cannot run or does not stop.
     """
     with _temporary_folder() as root, _listening(hear):
-        node = SimulatedNode(root, gpus, policy)
+        node = SimulatedNode(root, gpus, policy, mps=mps)
         with contextlib.closing(node):
             node.start()
             yield node

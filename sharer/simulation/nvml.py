@@ -204,6 +204,19 @@ class _Functions:
         return to.give(minor, device.gpu.compute_capability[1])
 
     @_of_device
+    def nvmlDeviceGetComputeMode(self, device: Device, mode: CArgument) -> int:
+        return to.NOT_SUPPORTED if device.mig else to.give(mode, self.node.compute_mode(device.gpu.uuid))
+
+    @_of_device
+    def nvmlDeviceSetComputeMode(self, device: Device, mode: CArgument) -> int:
+        if device.mig is not None:
+            return to.NOT_SUPPORTED
+        if not 0 <= to.number(mode) <= to.EXCLUSIVE_PROCESS:
+            return to.INVALID_ARGUMENT
+        self.node.set_compute_mode(device.gpu.uuid, to.number(mode))
+        return to.SUCCESS
+
+    @_of_device
     def nvmlDeviceGetFieldValues(self, device: Device, count: CArgument, values: CArgument) -> int:
         return to.give_fields(count, values, device)
 

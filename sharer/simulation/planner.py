@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 
 from sharer.adapters.yaml_text import read_policy_text
 from sharer.core.device_id import DeviceId
-from sharer.core.plan import Plan, ResourcePlan, make_plan
+from sharer.core.plan import Plan, ResourcePlan
 from sharer.core.report import slices_by_device
-from sharer.simulation.describe import describe_node, refuse_mps
+from sharer.simulation.describe import describe_node, needs_mps, simulated_plan
 from sharer.simulation.hardware import SimulatedGpu
 from sharer.simulation.kubelet import FakeKubelet, Phase, PodStatus
 from sharer.simulation.kubelet.pods import Pod, make_containers
@@ -101,8 +101,8 @@ def plan_pods(
     `warnings` of reading the pods are passed on. Raises PolicyError for a policy that cannot be accepted, NodeError if
     the node cannot be simulated.
     """
-    plan = make_plan(describe_node(gpus), read_policy_text(policy, source))
-    refuse_mps(plan, source, "to see which pods fit")
+    inventory = describe_node(gpus)
+    plan = simulated_plan(inventory, read_policy_text(policy, source))
     noted = [*warnings, *plan.warnings]
     noted += [f"{refusal.device}, {refusal.uuid}, offers nothing: {refusal.reason}" for refusal in plan.refusals]
 
@@ -110,7 +110,7 @@ def plan_pods(
         if record.levelno >= logging.ERROR:
             noted.append(f"the agent says: {record.getMessage()}")
 
-    with open_node(gpus, policy, hear) as node:
+    with open_node(gpus, policy, hear, mps=needs_mps(plan)) as node:
         node.wait_advertised(plan)
         course = _Course(node.kubelet, plan, [gpu.uuid for gpu in gpus])
         course.run(pods)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sharer.core.device_id import DeviceId
 from sharer.core.errors import NodeError
 from sharer.core.inventory import Inventory
-from sharer.core.node_report import NodeReport, SliceReport
+from sharer.core.node_report import HolderReport, NodeReport, SliceReport
 from sharer.core.plan import Plan, ResourcePlan
 from sharer.core.policy import Policy
 from sharer.core.quantities import MIB
 from sharer.simulation.hardware import SimulatedGpu
 from sharer.simulation.kubelet import Phase, PodStatus
-from sharer.simulation.node import SimulatedNode
+from sharer.simulation.node import PATIENCE_S, SimulatedNode
 from sharer.simulation.story import GpuSlices, Story
+
+_RETRY_S = 0.02  # a real kubelet takes some ten seconds
+_TRIES = 10  # the agent may come between a limit that is lifted and the allocation
 
 
 class UnexpectedError(NodeError):
@@ -48,11 +52,19 @@ class Scene:
     def start_pod(self, name: str, slices: int = 1, resource: str | None = None) -> PodStatus:
         """Start a pod that must run and be told of just its slices, and remember it."""
         resource = resource or self.resource.name
-        pod = self.node.kubelet.start_pod(name, {resource: slices})
+        pod = self._retried(self.node.kubelet.start_pod(name, {resource: slices}))
         self.expect(pod.phase is Phase.RUNNING, f"pod {name} is {pod.phase}: {pod.reason} {pod.message}")
         self.expect(len(pod.ids(resource)) == slices, f"pod {name} holds {len(pod.ids(resource))} slices, not {slices}")
         self._expect_told(pod, resource)
         self.pods.append(name)
+        return pod
+
+    def _retried(self, pod: PodStatus) -> PodStatus:
+        """As the kubelet tries again: where a limit is required, a start waits until it is in force."""
+        until_s = time.monotonic() + PATIENCE_S
+        while pod.phase is Phase.PENDING and time.monotonic() < until_s:
+            time.sleep(_RETRY_S)
+            pod = self.node.kubelet.sync_pod(pod.name)
         return pod
 
     def healthy(self) -> frozenset[str]:
@@ -72,6 +84,41 @@ class Scene:
             for ids in container.ids.values()
             for device_id in ids
         }
+
+    def limits(self, name: str) -> dict[str, int]:
+        """The driver's limits for a pod's container, in bytes, by GPU."""
+        leaf = self.node.cgroup(self.node.kubelet.pod(name).uid, "main")
+        found = {gpu.uuid: self.node.gpus.memory_limit(gpu.uuid, leaf)[1] for gpu in self.node.gpus.gpus}
+        return {uuid: hard_bytes for uuid, hard_bytes in found.items() if hard_bytes is not None}
+
+    def allocate(self, name: str, uuid: str, amount_bytes: int) -> bool:
+        """Let a pod's container allocate memory of a GPU. False: the driver refuses it."""
+        leaf = self.node.cgroup(self.node.kubelet.pod(name).uid, "main")
+        return self.node.gpus.allocate(uuid, leaf, amount_bytes)
+
+    def free_memory(self, name: str, uuid: str) -> None:
+        """Let a pod's container free all its memory of a GPU."""
+        leaf = self.node.cgroup(self.node.kubelet.pod(name).uid, "main")
+        self.node.gpus.free(uuid, leaf)
+
+    def lift_and_allocate(self, name: str, uuid: str, amount_bytes: int) -> None:
+        """Lift the driver's limits for a pod, and let its container allocate before the agent has set them again."""
+        uid = self.node.kubelet.pod(name).uid
+        for _ in range(_TRIES):
+            for cgroup in (self.node.cgroup(uid), self.node.cgroup(uid, "main")):
+                self.node.gpus.set_memory_limit(uuid, cgroup)
+            if self.allocate(name, uuid, amount_bytes):
+                return
+        raise UnexpectedError(f"the limit of pod {name} on {uuid} could not be lifted in {_TRIES} tries")
+
+    def wait_holder(self, name: str, uuid: str, holds: Callable[[HolderReport], bool]) -> HolderReport:
+        """Wait until the agent's report of a pod's slice of a GPU is as it should be. Raises NodeError."""
+
+        def find(report: NodeReport) -> list[HolderReport]:
+            mine = (one for one in report.status.holders if one.pod == name and one.id.startswith(f"{uuid}::"))
+            return [one for one in mine if holds(one)]
+
+        return find(self.node.wait_report(lambda report: bool(find(report)), f"how pod {name} stands on {uuid}"))[0]
 
     def wait_state(self, ids: Sequence[str], state: str) -> SliceReport:
         """Wait until the agent reports these IDs in a state, and the kubelet counts them as healthy if it is `offered`.
@@ -110,6 +157,7 @@ def _slices(report: NodeReport) -> dict[str, SliceReport]:
 def count_slices(scene: Scene) -> tuple[GpuSlices, ...]:
     """The slices that the kubelet is shown, by device and promise: after a re-cut, old and new ones stand apart."""
     gpus, holders = _by_device(scene.node.gpus.gpus), scene.holders()
+    held_by = {one.id: one.held_by or "nothing" for one in scene.node.report().status.holders if one.state == "held"}
     planned = {str(one.id): one.promise_bytes for one in scene.plan.slices()}
     groups: dict[tuple[str, str, int | None], list[str]] = {}
     for resource in scene.plan.resources:
@@ -133,6 +181,7 @@ def count_slices(scene: Scene) -> tuple[GpuSlices, ...]:
                 draining=sum(one in holders and one not in planned for one in ids),
                 free=sum(one not in holders and one in healthy for one in ids),
                 unhealthy=sum(one not in healthy for one in ids),
+                held_by=tuple(sorted({held_by[one] for one in ids if one in held_by and promise_bytes is not None})),
                 pods=tuple(dict.fromkeys(holders[one].name for one in ids if one in holders)),
             )
         )

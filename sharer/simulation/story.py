@@ -40,6 +40,7 @@ class GpuSlices:
     draining: int  # of the held ones, those of an earlier cut
     free: int
     unhealthy: int
+    held_by: tuple[str, ...]  # what was seen to hold containers to that promise; "nothing": of some, nothing was
     pods: tuple[str, ...]
 
 

@@ -104,5 +104,5 @@ def test_a_lock_file_that_was_deleted_while_held_is_not_a_lock_for_two(path: Pat
 
 def test_a_lock_that_cannot_be_made_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "run").touch()
-    with pytest.raises(NodeError, match=r"run/agent\.lock.*writable directory"):
+    with pytest.raises(NodeError, match=r"run/agent\.lock.*may write to"):
         AgentLock(tmp_path / "run" / "agent.lock").try_acquire()

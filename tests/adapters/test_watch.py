@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import queue
+import sys
 import tempfile
 import threading
+import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -233,6 +236,17 @@ def test_a_closed_watch_calls_nobody_and_leaves_no_thread(directory: Path) -> No
     end()
 
 
+def wait_until_it_joins(thread: threading.Thread) -> None:
+    """Until a thread waits for the end of another: then it has said that there is to be one."""
+    end_s = time.monotonic() + 5
+    while True:
+        innermost = traceback.extract_stack(sys._current_frames().get(thread.ident or 0))
+        if any(frame.name == "join" and frame.filename == threading.__file__ for frame in innermost):
+            return
+        assert time.monotonic() < end_s
+        thread.join(0.01)
+
+
 def test_a_subscriber_that_subscribes_while_the_watch_closes_does_no_harm(directory: Path) -> None:
     """The end of the agent, while a new folder is being found: no traceback in the log."""
     watch, called, closing = DirectoryWatch(interval_s=NEVER_S), threading.Event(), threading.Event()
@@ -247,8 +261,7 @@ def test_a_subscriber_that_subscribes_while_the_watch_closes_does_no_harm(direct
     assert called.wait(5)
     closer = threading.Thread(target=watch.close)
     closer.start()
-    while not watch.is_closed:
-        closer.join(0.01)
+    wait_until_it_joins(closer)
     closing.set()
     closer.join(5)
     assert not closer.is_alive()

@@ -72,6 +72,15 @@ def test_the_version_is_shown_also_where_the_package_is_not_installed() -> None:
     assert (ran.status, ran.out.split()[0]) == (0, "sharer")
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["policy", "check", "--help"]], ids=" ".join)
+def test_help_that_cannot_be_written_is_one_sentence_and_a_failure(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "sharer", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (ran.returncode, ran.stderr) == (1, "what is said cannot be written: No space left on device\n")
+
+
 def test_the_help_imports_no_command_and_nothing_heavy() -> None:
     assert imported_by("--help").isdisjoint({"grpc", "google", "yaml", "pynvml", "rich", "msgspec"})
 

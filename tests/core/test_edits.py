@@ -15,10 +15,8 @@ from sharer.core.edits import ContainerEdits, DeviceFacts, DeviceNode, Injection
 from sharer.core.errors import RequestError
 from sharer.core.grant import Grant, make_grant
 from sharer.core.injection import (
-    NO_MPS_DAEMON,
     container_edits,
     slice_variables,
-    why_unusable,
 )
 from tests.core.builders import gpu_uuid
 
@@ -109,6 +107,7 @@ def test_volume_mounts_are_mounts_of_dev_null_and_a_variable_that_points_at_thei
 
 
 def test_device_nodes_are_the_gpu_s_and_the_shared_ones() -> None:
+    """Threat 1."""
     env, mounts, nodes, names = edits(facts(Injection.DEVICE_NODES), f"{B}::ts-0")
     assert [node.container_path for node in nodes] == ["/dev/nvidia1", "/dev/nvidiactl"]
     assert "NVIDIA_VISIBLE_DEVICES" not in env
@@ -133,7 +132,7 @@ def test_a_name_that_does_not_resolve_is_refused_rather_than_answered() -> None:
 
 
 def test_with_a_spec_of_its_own_a_single_slice_s_information_travels_there_only() -> None:
-    """Precedence was measured: plugin variable < the pod's own < CDI."""
+    """Threats 1 and 3, pitfall 37. Precedence was measured: plugin variable < the pod's own < CDI."""
     env, _, _, names = edits(with_slice_specs(facts(Injection.CDI)), f"{A}::ts-0-1024")
     assert names == [f"nvidia.com/gpu={A}", f"sharer.dev/slice={A}::ts-0-1024"]
     assert env == {}
@@ -244,20 +243,6 @@ def test_a_computed_limit_of_zero_is_refused_and_never_injected(promise: dict[st
         grant = replace(grant, shares=(replace(grant.shares[0], percent=101),))  # `make_grant` caps sums at 100
     with pytest.raises(RequestError, match="was promised"):
         container_edits(grant, facts(Injection.ENVVAR), ())
-
-
-def test_an_mps_slice_is_unusable_while_no_daemon_serves_its_gpu() -> None:
-    """Bug case P40: a client without its daemon would run without limits, and nobody would know."""
-    node = facts(Injection.CDI)
-    assert why_unusable(ids(f"{A}::mps-0-1024")[0], node) == NO_MPS_DAEMON
-    assert why_unusable(ids(f"{A}::ts-0-1024")[0], node) is None
-    served = replace(node, devices={A: replace(node.devices[A], mps_pipe="/var/lib/sharer/mps/r/pipe")})
-    assert why_unusable(ids(f"{A}::mps-0-1024")[0], served) is None
-
-
-def test_a_device_s_own_reason_comes_before_the_missing_daemon() -> None:
-    node = facts(Injection.DEVICE_NODES, devices={A: DeviceFacts(unusable="/dev/nvidia0 is gone")})
-    assert why_unusable(ids(f"{A}::mps-0")[0], node) == "/dev/nvidia0 is gone"
 
 
 # ---- one answer for ever

@@ -97,7 +97,7 @@ def test_a_slice_that_the_kubelets_list_names_is_held_and_its_owner_has_a_uid() 
 
 
 def test_an_answered_allocate_is_kept_until_somebody_claims_the_slice_or_the_grace_is_over() -> None:
-    """Contract §5: an Allocate may come to nothing."""
+    """Pitfall 33, contract §5: an Allocate may come to nothing."""
     ledger = allocated(Ledger(), [A], 10.0)
     assert states(ledger) == {A: State.ALLOCATED}
     assert states(settle(ledger, 69.9, quarantine_s=TIMEOUT_S)) == {A: State.ALLOCATED}

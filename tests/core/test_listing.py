@@ -7,7 +7,9 @@ from sharer.core.evidence import Holder
 from sharer.core.inventory import Inventory, Topology
 from sharer.core.ledger import Entry, Ledger, State
 from sharer.core.listing import Faults, Offer, fault_of, find_faults, make_offers
-from sharer.core.plan import Plan, make_plan
+from sharer.core.mps_service import MpsService, MpsServices
+from sharer.core.mps_state import MpsGpu
+from sharer.core.plan import make_plan
 from sharer.core.policy import Mig, Mps
 from sharer.core.quantities import MIB
 from sharer.core.transition import Listed, Listing, step
@@ -30,7 +32,7 @@ def offered(
     plan = make_plan(inventory, policy(time_slicing(slices), Mig()))
     ledger = ledger or Ledger()
     listing = listing or step(Listing(), plan, ledger, 0.0, patience_s=600.0)
-    found = find_faults(inventory, facts, plan) if faults is None else faults
+    found = find_faults(inventory, facts) if faults is None else faults
     offers = make_offers(plan, listing, ledger, inventory, found, Topology())
     return next(iter(offers.values()))
 
@@ -49,20 +51,28 @@ def test_a_gpu_that_cannot_get_into_a_container_is_at_fault_with_that_reason() -
     facts = NodeFacts(
         injection=(Injection.DEVICE_NODES,), devices={gpu_uuid(1): DeviceFacts(unusable="no /dev/nvidia1")}
     )
-    assert find_faults(node(gpu(0), gpu(1)), facts, Plan()) == {gpu_uuid(1): "no /dev/nvidia1"}
+    assert find_faults(node(gpu(0), gpu(1)), facts) == {gpu_uuid(1): "no /dev/nvidia1"}
 
 
-def test_mps_slices_are_at_fault_while_no_daemon_serves_them_and_other_cuts_of_the_gpu_are_not() -> None:
-    """P40: each pod sent there would fail."""
-    mps = make_plan(node(gpu(0)), policy(Mps(slices=2, slice_memory_bytes=None)))
-    assert list(find_faults(node(gpu(0)), FACTS, mps)) == [gpu_uuid(0)]
-    assert find_faults(node(gpu(0)), FACTS, make_plan(node(gpu(0)), policy(time_slicing(2)))) == {}
+def test_free_mps_slices_are_unhealthy_while_no_daemon_serves_them_and_held_ones_are_not() -> None:
+    """P40: each pod sent there would run without limits. Who holds one keeps it: its container starts again there."""
+    inventory = node(gpu(0), gpu(1))
+    plan = make_plan(inventory, policy(Mps(slices=2, slice_memory_bytes=None)))
+    name, first = plan.resources[0].name, str(plan.resources[0].slices[0].id)
+    ledger = Ledger(entries={(name, first): Entry(state=State.HELD, owner=HOLDER)})
+    listing = step(Listing(), plan, ledger, 0.0, patience_s=600.0)
+    daemon = MpsService(gpus={gpu_uuid(0): MpsGpu(problem="it crashed"), gpu_uuid(1): MpsGpu()})
+    mps = MpsServices(daemons={name: daemon})
+    offer = make_offers(plan, listing, ledger, inventory, {}, Topology(), mps=mps)[name]
+    assert unhealthy(offer) == [str(plan.resources[0].slices[1].id)], "the other GPU is served"
+    unheard = make_offers(plan, listing, ledger, inventory, {}, Topology())[name]
+    assert len(unhealthy(unheard)) == 3
 
 
 def test_a_held_slice_of_a_gpu_that_was_gone_at_the_start_is_at_fault() -> None:
     """P15, after a restart; DESIGN §2: a MIG device's UUID dies with the instance."""
     held = ("nvidia.com/gpu.shared", f"{gpu_uuid(7)}::ts-0-20480")
-    assert list(find_faults(node(gpu(0)), FACTS, Plan(), [held])) == [gpu_uuid(7)]
+    assert list(find_faults(node(gpu(0)), FACTS, [held])) == [gpu_uuid(7)]
 
 
 def test_a_lost_mig_device_takes_only_its_own_slices_along() -> None:

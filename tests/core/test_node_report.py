@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sharer.core.device_id import Strategy
 from sharer.core.edits import Injection, NodeFacts
+from sharer.core.enforcement import Hold
 from sharer.core.evidence import ProcessReading, SliceKey, SourceStatus
 from sharer.core.findings import Finding, FindingKind
 from sharer.core.health import DeviceHealth, Health
@@ -206,6 +208,21 @@ def test_an_owner_is_named_with_pod_container_and_promise() -> None:
     assert (one.resource, one.id, one.state) == (*key(1, 20480), "held")
     assert (one.namespace, one.pod, one.uid, one.container) == ("default", "train-1", "uid-1", "c")
     assert (one.promise_bytes, one.used_bytes, one.held_by) == (20 * GIB, None, None)
+
+
+@pytest.mark.parametrize(
+    ("hold", "said"),
+    [
+        (Hold(by="mps", reason=None), "its share of SMs is held by mps"),
+        (Hold(by=None, reason="mps: it never came"), "its share of SMs is not held: mps: it never came"),
+    ],
+)
+def test_an_owner_s_share_of_sms_is_told_beside_its_memory(hold: Hold, said: str) -> None:
+    what = known(node(gpu(0)), policy(time_slicing(4)), entries=held(key(1, 20480)))
+    at = ("uid-1", "c", gpu_uuid(0))
+    (one,) = holders(replace(what, holds={at: Hold(by="driver", reason=None)}, share_holds={at: hold}))
+    assert one.held_by == "driver"
+    assert said in one.reason
 
 
 def test_a_slice_that_was_allocated_for_somebody_unknown_has_a_holder_without_a_name() -> None:

@@ -223,7 +223,7 @@ quarantine: {timeout: 10}
     )
     assert problems == [
         "node.yaml:5:5: rules[0].slice: unknown key; did you mean 'slices'?"
-        " Known here: compute, match, memory, placement, request, resource, sliceMemory, slices, strategy",
+        " Known here: compute, match, memory, mps, placement, request, resource, sliceMemory, slices, strategy",
         "node.yaml:6:13: rules[0].slices: expected an integer of 1 or more, found the quoted text '4';"
         " write 4 without quotes",
         "node.yaml:7:21: rules[0].memory.limit: '0' is less than 1Mi; allowed: auto, none (no limit) or a quantity of"

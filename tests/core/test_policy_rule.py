@@ -141,9 +141,9 @@ def test_promising_more_memory_than_there_is_warns() -> None:
     ("memory", "why"),
     [
         ("required: true, limit: none", "required: is true and limit is none: there is nothing to hold"),
-        ("required: true, enforce: [watch]", "required: is true and enforce has none of mig, driver, mps"),
-        ("required: true, enforce: []", "required: is true and enforce has none of mig, driver, mps"),
-        ("required: true, enforce: [mps]", "required: is true and enforce has none of mig, driver, mps"),
+        ("required: true, enforce: [watch]", "required: is true and enforce has none of mig, driver that"),
+        ("required: true, enforce: []", "required: is true and enforce has none of mig, driver that"),
+        ("required: true, enforce: [mps]", "required: is true and enforce has none of mig, driver that"),
         ("guarantee: true, limit: none", "guarantee: is true and limit is none: there is nothing to guarantee"),
         ("guarantee: true, oversubscribe: 2", "guarantee: is true and oversubscribe is above 1"),
     ],
@@ -200,6 +200,20 @@ def test_a_time_to_eviction_without_eviction_warns() -> None:
         in read_rules(f"{TS4}, memory: {{evictAfter: 5m}}").warnings[0]
     )
     assert read_rules(f"{TS4}, memory: {{evictAfter: 5m, onExceed: evict}}").warnings == ()
+
+
+def test_an_eviction_of_what_nobody_watches_warns() -> None:
+    (warning,) = read_rules(f"{TS4}, memory: {{onExceed: evict, enforce: [driver]}}").warnings
+    assert "onExceed: evict has no effect: enforce does not name watch" in warning
+
+
+def test_a_guarantee_that_nothing_can_give_warns() -> None:
+    """The driver reserves memory, and not for MIG devices."""
+    (watched,) = read_rules(f"{TS4}, memory: {{guarantee: true, enforce: [watch]}}").warnings
+    assert "guarantee: has no effect: only driver reserves memory" in watched
+    shared = read_rules("strategy: mig, slices: 2, memory: {guarantee: true}").warnings
+    assert any("guarantee: has no effect: only driver" in warning for warning in shared)
+    assert read_rules(f"{TS4}, memory: {{guarantee: true}}").warnings == ()
 
 
 # --- compute, placement, request ---
@@ -272,3 +286,44 @@ def test_mig_profiles_are_matched_in_mig_rules_only() -> None:
     assert "is for rules with strategy: mig; this one has mps" in only(
         refused_rules('match: {migProfile: "1g.*"}, strategy: mps, slices: 2')
     )
+
+
+def test_an_mps_rule_may_name_the_one_user_it_is_for() -> None:
+    """For nodes whose MPS serves one user at a time (gpu-limits §3)."""
+    sharing = read_rule("strategy: mps, slices: 4, mps: {user: 1000640000}").sharing
+    assert sharing == Mps(slices=4, slice_memory_bytes=None, user_id=1000640000)
+    assert read_rule("strategy: mps, slices: 4, mps: {user: 0}").sharing == replace(sharing, user_id=0)
+    assert read_rule("strategy: mps, slices: 4").sharing == replace(sharing, user_id=None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("mps: {user: -1}", "rules[0].mps.user: expected an integer from 0 to 4294967294, found the number -1"),
+        ("mps: {user: 4294967295}", "rules[0].mps.user: expected an integer from 0 to 4294967294"),
+        ("mps: {user: 99999999999}", "rules[0].mps.user: expected an integer from 0 to 4294967294"),
+        ('mps: {user: "1000"}', "rules[0].mps.user: expected an integer from 0 to 4294967294"),
+        ("mps: {users: 1000}", "rules[0].mps.users: unknown key; did you mean 'user'?"),
+        ("mps: 1000", "rules[0].mps: "),
+        ("user: 1000", "rules[0].user: unknown key; it belongs under rules[].mps."),
+    ],
+)
+def test_a_wrong_user_of_mps_is_refused(wrong: str, message: str) -> None:
+    assert only(refused_rules(f"strategy: mps, slices: 4, {wrong}")).startswith(message)
+
+
+def test_the_user_of_mps_has_its_place_in_the_text() -> None:
+    assert refused_rules("strategy: mps, slices: 4, mps: {user: root}")[0].startswith(
+        "node.yaml:4:44: rules[0].mps.user"
+    )
+
+
+def test_only_an_mps_rule_has_a_user() -> None:
+    assert only(refused_rules("strategy: time-slicing, slices: 4, mps: {user: 1000}")) == (
+        "rules[0].mps: is for rules with strategy: mps; this one has time-slicing; remove it"
+    )
+
+
+def test_rules_of_one_mps_resource_serve_one_user() -> None:
+    one, other = "strategy: mps, slices: 4, match: {product: A*}", "strategy: mps, slices: 4, mps: {user: 1000}"
+    assert "differ in mps.user: 1000 here, any user there" in only(refused_rules(one, other))

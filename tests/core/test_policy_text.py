@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharer.core.means import WATCHING, made_by, why_without_effect
+from sharer.core.means import LEAVABLE, WATCHING, made_by, why_without_effect
 from sharer.core.policy import (
     Auto,
     Comparison,
@@ -27,6 +27,7 @@ from sharer.core.policy import (
     TimeSlicing,
 )
 from sharer.core.policy_text import to_yaml
+from sharer.core.policy_values import MAX_USER_ID
 from sharer.core.quantities import GIB, MIB, TIB
 from tests.core.policies import HEAD, read, read_rules
 
@@ -41,7 +42,8 @@ xids = st.frozensets(st.integers(0, 999_999_999), max_size=5)
 
 def sharings() -> st.SearchStrategy[Sharing]:
     by_count = st.builds(TimeSlicing, slices=counts, slice_memory_bytes=st.none())
-    by_memory = st.builds(Mps, slices=st.none(), slice_memory_bytes=amounts)
+    users = st.none() | st.integers(0, MAX_USER_ID)
+    by_memory = st.builds(Mps, slices=st.none(), slice_memory_bytes=amounts, user_id=users)
     return by_count | by_memory | st.builds(Mig, replicas=counts) | st.just(Exclusive())
 
 
@@ -61,7 +63,8 @@ def memories(draw: st.DrawFn, sharing: Sharing) -> MemoryPolicy:
         evict_after_s=draw(durations),
     )
     holds = memory.limit is not None and any(
-        name not in WATCHING and why_without_effect(name, strategy, whole=whole) is None for name in memory.enforce
+        name not in WATCHING | LEAVABLE and why_without_effect(name, strategy, whole=whole) is None
+        for name in memory.enforce
     )
     guards = memory.limit is not None and memory.oversubscribe == 1
     return replace(memory, required=memory.required and holds, guarantee=memory.guarantee and guards)

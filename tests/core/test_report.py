@@ -12,9 +12,9 @@ from tests.core.builders import gpu, gpu_uuid, mig, node, policy, rule, time_sli
 
 def test_a_plan_s_report_names_each_device_its_slices_and_what_each_promises() -> None:
     inventory = node(gpu(0), gpu(1, memory_mib=40960))
-    wanted = policy(rule(Mps(slices=4, slice_memory_bytes=None), compute=ComputePolicy(percent=25), request_max=None))
+    wanted = policy(rule(Mps(slices=4, slice_memory_bytes=None), compute=ComputePolicy(percent=25)))
     (resource,) = report_plan(wanted, make_plan(inventory, wanted), inventory).resources
-    assert (resource.name, resource.strategy, resource.request_max) == ("nvidia.com/gpu.shared", "mps", None)
+    assert (resource.name, resource.strategy, resource.request_max) == ("nvidia.com/gpu.shared", "mps", 1)
     assert resource.slices == 8
     assert [(one.gpu_index, one.promise_bytes, one.compute_percent) for one in resource.devices] == [
         (0, 20 * GIB, 25),

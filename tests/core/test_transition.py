@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sharer.core.device_id import DeviceId
+from sharer.core.device_id import DeviceId, Strategy
 from sharer.core.errors import RequestError
 from sharer.core.evidence import (
     CheckpointEntry,
@@ -71,7 +71,7 @@ def test_a_new_node_lists_its_plan() -> None:
 
 
 def test_fewer_slices_while_some_are_held_keep_the_held_ones_and_fill_up_to_the_new_count() -> None:
-    """P08: 8 slices, pods on 1, 6 and 7, then 4 slices: the three and one more."""
+    """P08, pitfall 19: 8 slices, pods on 1, 6 and 7, then 4 slices: the three and one more."""
     eight, four = plan(rule(time_slicing(8), memory=UNLIMITED)), plan(rule(time_slicing(4), memory=UNLIMITED))
     held = [key(1), key(6), key(7)]
     listing = walk(walk(Listing(), eight, (0, held)), four, (10, held), (10 + SETTLED_S, held))
@@ -88,7 +88,7 @@ def test_more_held_slices_than_the_new_cut_has_leave_none_free() -> None:
 
 
 def test_a_free_slice_of_the_old_cut_is_withdrawn_in_two_steps() -> None:
-    """DESIGN §3: dropping an ID whose Allocate is in flight crashes the kubelet."""
+    """Pitfall 17, DESIGN §3: dropping an ID whose Allocate is in flight crashes the kubelet."""
     listing = walk(walk(Listing(), plan(time_slicing(2)), (0, ())), plan(time_slicing(4)), (10, ()), (11, ()))
     old = [key(n, 40960) for n in range(2)]
     assert [one for one in listing.ids if one in old] == old
@@ -150,12 +150,37 @@ def test_slices_with_and_without_a_limit_never_share_a_gpu() -> None:
 
 
 def test_a_renamed_resource_drains_under_its_old_name_and_no_id_is_offered_under_both() -> None:
-    """P08: a rename with one pod running."""
+    """P08, pitfall 20: a rename with one pod running."""
     held = [key(0, 40960)]
     renamed = plan(rule(time_slicing(2), resource="example.com/gpu"))
     listing = walk(walk(Listing(), plan(time_slicing(2)), (0, held)), renamed, (10, held), (50, held), (90, held))
     assert healthy(listing) == [key(1, 40960, "example.com/gpu"), *held]
     assert {name for name, _ in walk(listing, renamed, (100, ()), (131, ()), (132, ())).ids} == {"example.com/gpu"}
+
+
+def mps(slices: int, **changes: object) -> object:
+    return rule(Mps(slices=slices, slice_memory_bytes=None), **changes)
+
+
+def test_slices_of_an_mps_daemon_that_has_one_limit_for_a_gpu_wait_for_those_with_another() -> None:
+    """gpu-limits §3: one default a device, used by the next server; with namespaces old and new share the GPU."""
+    held = [key(0, 40960, strategy="mps")]
+    before = walk(Listing(), plan(mps(2)), (0, held))
+    listing = walk(before, plan(mps(4)), (10, held), (20, held))
+    assert healthy(listing) == held
+    assert "one limit for all clients of a GPU" in listing.waiting[gpu_uuid(0)]
+    spaced = make_plan(NODE, policy(mps(4)), namespaced={RESOURCE})  # type: ignore[arg-type]
+    assert healthy(walk(before, spaced, (10, held), (20, held)))[:-1] == [key(n, 20480, strategy="mps") for n in (0, 1)]
+    freed = walk(listing, plan(mps(4)), (30, ()), (40, ()))
+    assert healthy(freed) == [key(n, 20480, strategy="mps") for n in range(4)]
+
+
+def test_a_renamed_mps_resource_waits_until_the_old_one_s_daemon_has_nobody_left_on_the_gpu() -> None:
+    held = [key(0, 40960, strategy="mps")]
+    before = walk(Listing(), plan(mps(2)), (0, held))
+    listing = walk(before, plan(mps(2, resource="example.com/mps")), (10, held), (20, held))
+    assert healthy(listing) == held
+    assert "served by one MPS control daemon at a time" in listing.waiting[gpu_uuid(0)]
 
 
 def test_the_ids_of_another_plugin_stay_listed_while_held_and_keep_the_gpu_to_themselves() -> None:
@@ -187,6 +212,14 @@ policies = st.sampled_from(
         policy(rule(time_slicing(4), memory=UNLIMITED)),
         policy(rule(time_slicing(2), memory=UNLIMITED)),
         policy(rule(Mps(slices=4, slice_memory_bytes=None), compute=ComputePolicy(percent=Auto.AUTO))),
+        policy(rule(Mps(slices=2, slice_memory_bytes=None), compute=ComputePolicy(percent=Auto.AUTO))),
+        policy(
+            rule(
+                Mps(slices=4, slice_memory_bytes=None),
+                compute=ComputePolicy(percent=Auto.AUTO),
+                resource="example.com/mps",
+            )
+        ),
         policy(rule(time_slicing(2), resource="example.com/gpu")),
         policy(Exclusive()),
     ]
@@ -244,6 +277,8 @@ def check_promises(listing: Listing, held: Iterable[SliceKey]) -> None:
     assert sum((device_id.limit_mib or 0) * MIB for device_id in ids) <= (NODE.gpus[0].memory_bytes or 0)
     assert sum(device_id.percent or 0 for device_id in ids) <= 100
     assert len({device_id.strategy for device_id in ids}) <= 1
+    assert len({name for name, text in counted if "::mps-" in text}) <= 1, "two daemons on one GPU"
+    assert len({(one.limit_mib, one.percent) for one in ids if one.strategy is Strategy.MPS}) <= 1
 
 
 def test_a_quarantined_slice_counts_like_a_held_one() -> None:

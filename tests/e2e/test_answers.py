@@ -131,7 +131,7 @@ def test_a_slice_of_a_gpu_at_fault_is_refused_with_the_reason_that_the_pods_auth
     node.wait_unhealthy(ids)
     with node.plugin() as plugin:
         refusal = refused(plugin, [first])
-    assert f"{first!r} cannot run: GPU {A.uuid} is at fault: XID 79" in (refusal.details() or "")
+    assert f"{first!r} cannot run: {A.uuid} is at fault: XID 79" in (refusal.details() or "")
 
 
 def test_any_ids_of_the_resource_are_given_preferred_or_not(plugin: Plugin) -> None:

@@ -132,7 +132,7 @@ def test_an_operator_ends_a_fatal_fault_by_an_annotation_that_is_newer(node: Nod
     assert node.unhealthy() == set(slices(A, 4, 20480))
     api.put_node({RECOVER_ANNOTATION: f"{A.uuid}@{datetime.now(UTC).isoformat()}"})
     node.wait_unhealthy([])
-    agent.wait_log(f"GPU {A.uuid} is healthy again")
+    agent.wait_log(f"{A.uuid} is healthy again")
     node.gpus.xid(A.uuid, 79)
     node.wait_unhealthy(slices(A, 4, 20480))
     api.put_node({RECOVER_ANNOTATION: f"{B.uuid}@{datetime.now(UTC).isoformat()}"})

@@ -40,7 +40,7 @@ def test_a_fault_ends_for_all_slices_at_once_when_the_driver_wants_no_recovery_a
     node.gpus.put(A)
     node.wake(B)
     node.wait_unhealthy([])
-    agent.wait_log(f"GPU {A.uuid} is healthy again")
+    agent.wait_log(f"{A.uuid} is healthy again")
     assert [len(message.healthy_ids) for message in node.lists()] == [8, 4, 8]
 
 
@@ -130,8 +130,8 @@ def test_a_gpu_that_cannot_report_events_is_offered_and_one_that_fails_to_is_not
     node.gpus.fail("nvmlDeviceRegisterEvents", UNKNOWN, uuid=failing.uuid)
     agent = node.start_agent()
     node.wait_unhealthy(slices(failing, 4, 20480))
-    agent.wait_log(f"GPU {unmonitored.uuid} cannot report XIDs: it is offered")
-    assert "NVML error 999" in agent.wait_log(f"GPU {failing.uuid} is at fault")
+    agent.wait_log(f"{unmonitored.uuid} cannot report XIDs: it is offered")
+    assert "NVML error 999" in agent.wait_log(f"{failing.uuid} is at fault")
     assert monitored.uuid not in agent.log
 
 

@@ -103,7 +103,7 @@ def test_a_changed_set_of_gpus_is_found_after_the_pause(node: Node, api: Api) ->
     node.wait_listed(12)
     node.wait_unhealthy(())
     assert set(slices(third, 4, 20480)) <= set(node.ids())
-    agent.wait_log(f"found GPU {third.uuid}")
+    agent.wait_log(f"found {third.uuid}")
 
 
 def test_a_node_without_the_operator_s_own_plugin_is_paused_too(node: Node, api: Api) -> None:

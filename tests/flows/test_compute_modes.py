@@ -111,3 +111,17 @@ def test_a_memory_that_is_damaged_changes_no_mode(driver: Modes, memory: ModeFil
     problems = ModeKeeper(driver, memory).hold({A})
     assert "nvidia-smi -c" in problems[A]
     assert driver.modes[A] == DEFAULT
+
+
+def test_the_log_names_the_modes_and_does_not_number_them(
+    driver: Modes, memory: ModeFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    driver.modes = {A: PROHIBITED, B: 9}
+    ModeKeeper(driver, memory).hold({A, B})
+    ModeKeeper(driver, memory).hold({B})
+    assert caplog.messages == [
+        "GPU-a: set the compute mode to exclusive process, from prohibited",
+        "GPU-b: set the compute mode to exclusive process, from number 9",
+        "GPU-a: put the compute mode back to prohibited",
+    ]

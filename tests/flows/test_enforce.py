@@ -441,6 +441,23 @@ def test_what_an_ended_pod_had_reserved_is_taken_back_from_what_is_left_above_it
     assert [reserved(dmem, path) for path in (other, dmem.tree.kubepods / "burstable", dmem.tree.kubepods)] == [20] * 3
 
 
+def test_what_an_ended_pod_had_reserved_is_taken_back_though_the_checkpoint_cannot_be_read(dmem: LimitedNode) -> None:
+    """P32. Found by chance: a damaged one is written anew only at the next start of a pod with devices."""
+    dmem.give("main", *ids(A, 0))
+    dmem.start_pod()
+    dmem.start("main")
+    dmem.look()
+    assert reserved(dmem, dmem.tree.kubepods) == 20
+    dmem.checkpoint.problem = "the checkpoint is damaged"
+    with pytest.raises(NodeError, match="damaged"):
+        dmem.look()
+    assert reserved(dmem, dmem.tree.kubepods) == 20
+    dmem.tree.remove(dmem.tree.pod(POD))
+    with pytest.raises(NodeError, match="damaged"):
+        dmem.look()
+    assert reserved(dmem, dmem.tree.kubepods) == 0
+
+
 def test_what_an_earlier_agent_left_reserved_is_found_at_the_start(dmem: LimitedNode) -> None:
     dmem.give("main", *ids(A, 0))
     pod = dmem.start_pod()

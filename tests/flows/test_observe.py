@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sharer.core.errors import NodeError
+from sharer.core.errors import AwayError, NodeError
 from sharer.core.evidence import CgroupReading, CheckpointReading, Holder, ListReading, SliceKey, SourceStatus
 from sharer.core.ledger import Entry, State
 from sharer.core.observations import ApiSync, ApiTrouble, ApiTroubleKind, PodPhase
@@ -324,6 +324,14 @@ def test_a_source_that_does_not_answer_leaves_the_ledger_as_it_was_and_is_said_o
     assert lab.state.view.ledger.entries == before
     assert [record.getMessage() for record in caplog.records] == [f"{source}: broken"]
     assert lab.source(source).problem == f"{source}: broken"
+
+
+def test_a_source_that_is_away_as_expected_is_told_of_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    lab = settled(Lab())
+    lab.said.listed = AwayError("the kubelet restarts")
+    with caplog.at_level(logging.INFO, logger="sharer"):
+        lab.run(60.0)
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [("INFO", "the kubelet restarts")]
 
 
 def test_the_last_time_that_a_source_answered_is_known_and_its_return_is_said() -> None:

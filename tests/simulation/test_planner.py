@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from sharer.core.errors import NodeError, PolicyError
+from sharer.core.errors import PolicyError
 from sharer.simulation.kubelet import ContainerSpec
 from sharer.simulation.manifests import PlannedPod
 from sharer.simulation.planner import PodOutcome, PodPlanReport, PodState, plan_pods
@@ -129,9 +129,9 @@ def test_gpus_that_offer_nothing_are_among_the_warnings() -> None:
     assert any("GPU 1 (Tesla P4)" in warning and "offers nothing: no slice" in warning for warning in report.warnings)
 
 
-def test_mps_slices_are_not_planned_for_while_nothing_could_run_on_them() -> None:
-    with pytest.raises(NodeError, match="MPS control daemon"):
-        plan(pod("a"), text=policy(strategy="mps"))
+def test_pods_are_planned_for_mps_slices_too() -> None:
+    report = plan(*(pod(name) for name in "abc"), text=policy(slices=2, strategy="mps", request_max=1))
+    assert [pod.state for pod in report.pods] == [PodState.RUNNING, PodState.RUNNING, PodState.WAITING]
 
 
 def test_the_same_input_gives_the_same_plan() -> None:

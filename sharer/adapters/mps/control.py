@@ -48,13 +48,13 @@ class Executable:
             if self._path.is_file():
                 return self._path.absolute()
             raise NodeError(f"the MPS control executable is not at {self._path} (--mps-control)")
-        for root in self._roots:
-            for folder in FOLDERS:
-                if (found := root / folder / NAME).is_file():
-                    return found
+        places = [root / folder / NAME for root in self._roots for folder in FOLDERS]
+        for place in places:
+            if place.is_file():
+                return place
         raise NodeError(
-            f"the MPS control executable {NAME} is not installed below {' and '.join(map(str, self._roots))} (looked in"
-            f" {', '.join(FOLDERS)}). It comes with the driver; name it with --mps-control"
+            f"the MPS control executable {NAME} is not installed: it is at none of {len(places)} usual places, from"
+            f" {places[0]} to {places[-1]}. It comes with the driver; name it with --mps-control"
         )
 
 

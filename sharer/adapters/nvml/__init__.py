@@ -7,7 +7,8 @@ faults      XID events, liveness, recovery actions
 modes       compute modes
 processes   who runs on which GPU or MIG device
 topology    how GPUs are linked
-calls       pynvml with types: every NVML function that sharer calls, and what its errors mean
+calls       pynvml with types: every NVML function that sharer calls
+errors      what NVML's errors mean
 worker      the one thread that calls NVML, and how long it may take
 library     where the driver's library is
 """

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from sharer.adapters.nvml.calls import INVALID_ARGUMENT, NOT_FOUND, Calls, Handle, Memory, MigAttributes, NvmlCallError
+from sharer.adapters.nvml.calls import Calls, Handle, Memory, MigAttributes
+from sharer.adapters.nvml.errors import INVALID_ARGUMENT, NOT_FOUND, NvmlCallError
 from sharer.adapters.nvml.session import Session
 from sharer.core.inventory import Inventory, MigDevice, PhysicalGpu
 from sharer.core.quantities import TIB

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from sharer.adapters.nvml.calls import VERSION_MISMATCH, Calls, NvmlCallError
+from sharer.adapters.nvml.calls import Calls
 from sharer.adapters.nvml.discovery import look
+from sharer.adapters.nvml.errors import VERSION_MISMATCH, NvmlCallError
 from sharer.adapters.nvml.faults import Faults
 from sharer.adapters.nvml.library import InstalledLibrary, LibrarySource, is_given
 from sharer.adapters.nvml.limits import answer_all

@@ -16,7 +16,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from sharer.adapters.nvml.calls import FUNCTION_NOT_FOUND, Calls, Handle, NvmlCallError, RawEvent, address_of
+from sharer.adapters.nvml.calls import Calls, Handle, RawEvent, address_of
+from sharer.adapters.nvml.errors import FUNCTION_NOT_FOUND, NvmlCallError
 from sharer.adapters.nvml.session import FoundGpu, Session
 from sharer.core.errors import NodeError
 from sharer.core.ports import GpuSigns, XidEvent

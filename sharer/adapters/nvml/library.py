@@ -8,11 +8,14 @@ replaced by another version while we run, is found.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sharer.core.errors import NodeError
+
+log = logging.getLogger(__name__)
 
 LibrarySource = Callable[[], object]
 """Gives the driver's library, an object with NVML's C functions as attributes. Raises NodeError while there is none."""
@@ -47,7 +50,7 @@ class InstalledLibrary:
         self._roots = tuple(roots)
 
     def __call__(self) -> ctypes.CDLL:
-        """Load the library. Raises NodeError that names every place and what was wrong with it."""
+        """Load the library. Raises NodeError that says what is wrong with each file found, or that there is none."""
         places = [(self._path.absolute(), Path("/"))] if self._path is not None else self._places()
         broken: dict[Path, str] = {}  # by file: two places may be links to one file
         for place, root in places:
@@ -74,11 +77,12 @@ class InstalledLibrary:
                 f"the NVIDIA driver's library is not at {self._path} (--driver-library). It is looked for there until "
                 "it appears; without the flag the usual folders are searched"
             )
-        roots = " and ".join(str(root) for root in self._roots)
+        log.debug("looked for the driver's library at %s", ", ".join(str(place) for place, _ in places))
+        (first, _), *_, (last, _) = places
         raise NodeError(
-            f"the NVIDIA driver's library {NAME} is not installed below {roots} (looked in {', '.join(FOLDERS)}). "
-            "Install the NVIDIA driver on this node, or name the file with --driver-library. On a node without NVIDIA "
-            "GPUs nothing is wrong: run no agent there"
+            f"the NVIDIA driver's library {NAME} is not installed: it is at none of {len(places)} usual places, from "
+            f"{first} to {last}. Install the NVIDIA driver on this node, or name the file with --driver-library. On a "
+            "node without NVIDIA GPUs nothing is wrong: run no agent there"
         )
 
     def _places(self) -> list[tuple[Path, Path]]:

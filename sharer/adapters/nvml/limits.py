@@ -11,15 +11,14 @@ from collections.abc import Sequence
 
 import pynvml
 
-from sharer.adapters.nvml.calls import (
+from sharer.adapters.nvml.calls import Calls, Handle
+from sharer.adapters.nvml.errors import (
     FUNCTION_NOT_FOUND,
     INVALID_ARGUMENT,
     NO_PERMISSION,
     NOT_FOUND,
     NOT_SUPPORTED,
     UNINITIALIZED,
-    Calls,
-    Handle,
     NvmlCallError,
 )
 from sharer.adapters.nvml.session import Session

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from sharer.adapters.nvml.calls import NO_PERMISSION, NOT_SUPPORTED, UNINITIALIZED, NvmlCallError
+from sharer.adapters.nvml.errors import NO_PERMISSION, NOT_SUPPORTED, UNINITIALIZED, NvmlCallError
 from sharer.adapters.nvml.session import Session
 from sharer.core.errors import NodeError
+from sharer.core.mps_daemon import mode_name
 
 _CURES = {
     NO_PERMISSION: "; only root may set it: run this as root on the host, with CAP_SYS_ADMIN",
@@ -25,10 +26,10 @@ def set_mode(session: Session, uuid: str, mode: int) -> None:
     try:
         session.calls.set_compute_mode(session.handle(uuid), mode)
     except NvmlCallError as error:
-        raise _explained(f"cannot be set to {mode}", error) from error
+        raise _explained(f"cannot be set to {mode_name(mode)}", error) from error
     found = read_mode(session, uuid)
     if found != mode:
-        raise NodeError(f"the driver says that it is {found} after it was set to {mode}")
+        raise NodeError(f"the driver says that it is {mode_name(found)} after it was set to {mode_name(mode)}")
 
 
 def _explained(what: str, error: NvmlCallError) -> NodeError:

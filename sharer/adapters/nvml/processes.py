@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 
 import pynvml
 
-from sharer.adapters.nvml.calls import FUNCTION_NOT_FOUND, INVALID_ARGUMENT, NOT_FOUND, Calls, Handle, NvmlCallError
+from sharer.adapters.nvml.calls import Calls, Handle
+from sharer.adapters.nvml.errors import FUNCTION_NOT_FOUND, INVALID_ARGUMENT, NOT_FOUND, NvmlCallError
 from sharer.adapters.nvml.session import Session
 from sharer.core.ports import RawProcess, RawProcesses
 from sharer.core.values import dataclass

@@ -7,14 +7,13 @@ every look, because each opening costs the driver work and ends the watch for fa
 
 from __future__ import annotations
 
-from sharer.adapters.nvml.calls import (
+from sharer.adapters.nvml.calls import Calls, Handle
+from sharer.adapters.nvml.errors import (
     DRIVER_NOT_LOADED,
     LIBRARY_NOT_FOUND,
     NO_PERMISSION,
     NOT_FOUND,
     VERSION_MISMATCH,
-    Calls,
-    Handle,
     NvmlCallError,
 )
 from sharer.core.errors import NodeError
@@ -71,7 +70,7 @@ class Session:
         if uuid not in self._handles:
             self.gpus()
         if uuid not in self._handles:
-            raise NvmlCallError("nvmlDeviceGetHandleByIndex_v2", NOT_FOUND, f"no GPU {uuid} answers")
+            raise NvmlCallError("nvmlDeviceGetHandleByIndex_v2", NOT_FOUND, f"{uuid} does not answer")
         return self._handles[uuid]
 
     def _gpu(self, index: int) -> FoundGpu:

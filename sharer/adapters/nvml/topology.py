@@ -11,7 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
-from sharer.adapters.nvml.calls import FUNCTION_NOT_FOUND, INVALID_ARGUMENT, NOT_SUPPORTED, Calls, Handle, NvmlCallError
+from sharer.adapters.nvml.calls import Calls, Handle
+from sharer.adapters.nvml.errors import FUNCTION_NOT_FOUND, INVALID_ARGUMENT, NOT_SUPPORTED, NvmlCallError
 from sharer.adapters.nvml.session import Session
 from sharer.core.inventory import GpuLink, PcieDistance, Topology
 from sharer.core.values import dataclass

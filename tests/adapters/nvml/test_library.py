@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sharer.adapters.nvml import InstalledLibrary, NvmlDriver
-from sharer.adapters.nvml.calls import VERSION_MISMATCH
+from sharer.adapters.nvml.errors import VERSION_MISMATCH
 from sharer.adapters.nvml.library import FOLDERS, NAME, is_given, resolve_below
 from sharer.core.errors import FinalError, NodeError
 from sharer.simulation.hardware import SimulatedGpu
@@ -54,12 +54,16 @@ def test_a_named_file_may_be_named_from_here(tmp_path: Path, monkeypatch: pytest
     assert found(path=Path("here") / NAME) == ["GPU-a"]
 
 
-def test_no_library_anywhere_is_said_with_all_places_and_the_cure(tmp_path: Path) -> None:
-    with pytest.raises(NodeError, match="is not installed below") as caught:
+def test_no_library_anywhere_is_said_in_short_with_the_cure_and_every_place_goes_to_the_debug_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    with pytest.raises(NodeError, match=f"at none of {len(FOLDERS)} usual places") as caught:
         found(tmp_path)
-    assert str(tmp_path) in str(caught.value)
-    assert all(folder in str(caught.value) for folder in FOLDERS)
+    named = [folder for folder in FOLDERS if str(tmp_path / folder / NAME) in str(caught.value)]
+    assert named == [FOLDERS[0], FOLDERS[-1]]
     assert "--driver-library" in str(caught.value)
+    assert all(str(tmp_path / folder / NAME) in caplog.text for folder in FOLDERS)
 
 
 @pytest.mark.skipif(

@@ -98,6 +98,26 @@ nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major,
     return NVML_SUCCESS;
 }
 
+nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t *mode)
+{
+    ENTER_DEVICE(device, mode);
+    if (d->is_mig)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *mode = (nvmlComputeMode_t)node->modes[d->slot];
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t mode)
+{
+    ENTER_DEVICE(device, 1);
+    if (d->is_mig)
+        return NVML_ERROR_NOT_SUPPORTED;
+    if ((unsigned int)mode >= NVML_COMPUTEMODE_COUNT)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    node->modes[d->slot] = (uint32_t)mode;
+    return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount, nvmlFieldValue_t *values)
 {
     ENTER_DEVICE(device, values && valuesCount > 0);

@@ -131,6 +131,7 @@ class CNode(Structure):
         ("padding", c_uint32),
         ("event_count", c_uint64),
         ("order", c_uint32 * MAX_GPUS),
+        ("modes", c_uint32 * MAX_GPUS),
         ("ancestors", c_uint8 * MAX_GPUS * MAX_GPUS),
         ("faults", CFault * MAX_FAULTS),
         ("events", CEvent * MAX_EVENTS),

@@ -81,6 +81,7 @@ struct node {
     uint32_t gpu_count, fault_count, counter_count, limit_backend, limit_count, padding;
     uint64_t event_count;
     uint32_t order[MAX_GPUS]; /* slots, as a new session finds them */
+    uint32_t modes[MAX_GPUS]; /* nvmlComputeMode_t, by slot */
     uint8_t ancestors[MAX_GPUS][MAX_GPUS];
     struct fault faults[MAX_FAULTS];
     struct event events[MAX_EVENTS]; /* a ring */

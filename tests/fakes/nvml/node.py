@@ -76,6 +76,16 @@ class InstalledGpus(GpuSteering):
             counters = self._node.counters[: self._node.counter_count]
             return next((found.calls for found in counters if (found.function, found.uuid) == wanted), 0)
 
+    def compute_mode(self, uuid: str) -> int:
+        """Who may have a context on a GPU: 0 everybody, 3 one process (nvmlComputeMode_t)."""
+        with self._locked():
+            return int(self._node.modes[self._slot(uuid)])
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        """Change that, as somebody else on the node would."""
+        with self._locked():
+            self._node.modes[self._slot(uuid)] = mode
+
     def wait_for_calls(self, function: str, count: int, *, timeout_s: float = 10.0) -> None:
         """Wait until a function was called that often. Raises TimeoutError."""
         end_s = time.monotonic() + timeout_s
