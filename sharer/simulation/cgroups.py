@@ -37,6 +37,7 @@ class PodCgroups:
         self._written: dict[str, frozenset[str]] = {}  # by pod UID: its containers
         self._processes: dict[tuple[str, str], int] = {}  # by pod UID and container
         self._ended: Counter[tuple[str, str]] = Counter()  # how often a container has started again
+        self._writing = threading.Lock()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="simulated-cgroups", daemon=True)
         (root / "kubepods/burstable").mkdir(parents=True)
@@ -45,7 +46,8 @@ class PodCgroups:
             (above / "cgroup.subtree_control").write_text("cpu memory dmem pids\n")
 
     def start(self) -> None:
-        """Begin to follow the kubelet."""
+        """Begin to follow the kubelet. A pod's cgroup is there before anything of the pod is started."""
+        self._kubelet.make_before_starts(self._catch_up)
         self._thread.start()
 
     def close(self) -> None:
@@ -68,6 +70,10 @@ class PodCgroups:
                 self._kubelet.wait_for(self._is_behind, LOOK_S)
             except TimeoutError:
                 continue
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        with self._writing:
             self._write(self._alive())
 
     def _is_behind(self) -> bool:

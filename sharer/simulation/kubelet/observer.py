@@ -113,6 +113,10 @@ class Observer(Life):
         with self._changed:
             self._world.hidden_from_list[name] = times
 
+    def make_before_starts(self, make: Callable[[], None]) -> None:
+        """Have this called before a container is started, on the thread that starts it: for what a kubelet has made."""
+        self._world.before_start = make
+
     # -- waiting
 
     def wait_for(self, predicate: Callable[[], bool], timeout_s: float = 10.0, what: str = "the condition") -> None:

@@ -224,6 +224,7 @@ class KubeletProcess:
 
     def start_container(self, pod: Pod, container: Container) -> bool:
         """One start of one container. False: it waits with CreateContainerConfigError."""
+        self._world.before_start()
         try:
             given = self._allocator.run_options(pod, container)
         except AllocationFailure as failure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,5 +25,6 @@ class World:
     podresources_calls: list[PodResourcesCall] = field(default_factory=list)
     podresources_faults: list[PodResourcesFault] = field(default_factory=list)
     hidden_from_list: dict[str, int] = field(default_factory=dict)  # pod name → for how many more `List` answers
+    before_start: Callable[[], None] = lambda: None  # before a container starts: its pod's cgroup is made by then (§8)
     checkpoint_failure: str | None = None  # a text: every write of the checkpoint fails with it
     panics: list[KubeletPanic] = field(default_factory=list)
