@@ -35,8 +35,8 @@ def serving(run_dir: Path, answer: Callable[[], bytes], **options: float) -> Ite
 
 def connected(run_dir: Path) -> socket.socket:
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.connect(str(run_dir / FILE_NAME))  # without a time limit: with one it is refused while others wait
     client.settimeout(PATIENCE_S)
-    client.connect(str(run_dir / FILE_NAME))
     return client
 
 

@@ -186,7 +186,7 @@ def test_a_state_that_cannot_be_written_is_logged_once(world: World, caplog: pyt
     folder.mkdir()
     world.wait(lambda: world.daemons[GPU].calls.count("look") == 4)
     world.end()
-    assert caplog.text.count("state.json cannot be written") == 1
+    assert caplog.text.count("state.json cannot be written: Not a directory") == 1
 
 
 def test_a_daemon_that_does_not_end_keeps_no_mode_from_being_put_back(world: World) -> None:
