@@ -36,6 +36,8 @@ def test_kubectl_applies_every_object_of_the_manifests_and_twice_is_as_once(
 ) -> None:
     path = FOLDER / f"{name}.yaml"
     wanted = [document["metadata"]["name"] for document in yaml.safe_load_all(path.read_text())]
+    tried = apply(cluster, "--dry-run=server", "-f", str(path), home=tmp_path).splitlines()
+    assert [line.endswith("serverside-applied (server dry run)") for line in tried] == [True] * len(wanted)
     first = apply(cluster, "-f", str(path), home=tmp_path).splitlines()
     again = apply(cluster, "-f", str(path), home=tmp_path).splitlines()
     assert [line.split("/")[1].split()[0] for line in first] == wanted
