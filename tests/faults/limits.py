@@ -65,7 +65,11 @@ def _wrong_of(world: World, pod: _Pod, uuid: str, limited: Mapping[str, tuple[in
     """Each running container has just its promise, and the pod at least that of each and at most that of all."""
     uid, name = pod.status.uid, pod.status.name
     running = [one.name for one in pod.status.containers if one.state is ContainerState.RUNNING]
+    given = {one.name for one in pod.status.containers if one.given is not None and one.given.env}
+    forgotten = given - pod.given.keys()
     for container in running:
+        if container in forgotten:  # it was given slices before the kubelet lost its books: its limit may stay
+            continue
         promise_mib = _held_to(pod.given.get(container, frozenset()), uuid)
         soft_bytes, hard_bytes = limited.get(str(world.node.cgroup_of(uid, container)), (0, None))
         if hard_bytes != (None if promise_mib is None else promise_mib * MIB):
