@@ -71,7 +71,6 @@ class DriverEnforcer:
         self._limits, self._cgroups = reach.limits, reach.cgroups
         self._able = frozenset[str]()  # GPUs that were seen to take limits; another thread may be checking one
         self._clean = frozenset[str]()  # GPUs of which nothing was reserved for any pod when last looked at
-        self._pods = frozenset[tuple[str, str]]()  # GPUs and cgroups of pods that it holds there
 
     @staticmethod
     def edits(grant: Grant, facts: NodeFacts) -> ContainerEdits:
@@ -116,7 +115,6 @@ class DriverEnforcer:
         A pod as a whole is held if its limit is read back.
         """
         places = list(_places(tenants))
-        self._pods |= {(place.bound.uuid, place.cgroup) for place in places if place.tenant.container is None}
         answers = self._ask([place.question for place in places])
         return _unplaced(tenants) | {key: _judge(found, usage) for key, found in _by_promise(places, answers)}
 
@@ -156,13 +154,12 @@ class DriverEnforcer:
     def _sweep(self, uuids: Iterable[str], returned: dict[str, int]) -> None:
         """Take back what nobody has below it any more: of pods that ended without us, or that the kubelet forgot."""
         roots = self._cgroups.roots()
-        below = {(uuid, pod): self._cgroups.below(pod) for uuid, pod in self._pods}
-        self._pods = frozenset(pod for pod, containers in below.items() if containers is not None)
         for uuid in sorted(uuids):
             found = self._ask([LimitQuestion(gpu_uuid=uuid, cgroup=root) for root in roots])
             if any(answer.limit is not None and answer.limit.soft_bytes > 0 for answer in found):
-                # What is reserved anywhere, the outermost have as well.
-                pods = {pod: containers or () for (gpu, pod), containers in below.items() if gpu == uuid}
+                # What is reserved anywhere, the outermost have as well. All pods: one may be of an agent before us.
+                below = {pod for root in roots for pod in self._cgroups.below(root) or ()} - {*roots}
+                pods = {pod: self._cgroups.below(pod) or () for pod in sorted(below)}
                 for cgroup in (*self._with_surplus(uuid, pods), *reversed(roots)):
                     self._count(returned, uuid, self._take_back(uuid, cgroup, None))
             elif all(answer.limit is not None for answer in found):

@@ -486,6 +486,20 @@ def test_what_a_pod_had_reserved_that_the_kubelet_has_forgotten_is_taken_back_at
     assert dmem.gpus.limited(A) == {}
 
 
+def test_what_a_container_of_a_forgotten_pod_had_reserved_is_taken_back_while_the_pod_lives(dmem: LimitedNode) -> None:
+    """Found by chance: a container ends on a lost GPU, its pod is deleted by force, and the agent starts anew."""
+    dmem.give("main", *ids(A, 0))
+    dmem.give("side", *ids(A, 1))
+    pod = dmem.start_pod()
+    main, _ = dmem.start("main"), dmem.start("side")
+    dmem.look()
+    dmem.tree.remove(main)
+    dmem.checkpoint.entries = ()
+    dmem.start_agent()
+    dmem.look()
+    assert [reserved(dmem, path) for path in (pod, dmem.tree.kubepods)] == [20, 20]
+
+
 def test_what_a_container_had_reserved_that_ended_without_an_agent_is_taken_back_from_its_living_pod(
     dmem: LimitedNode,
 ) -> None:
