@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 import click
 
 from sharer.cli.long_table import Layout, at_the_end, in_the_middle, node_name, print_long_table
-from sharer.cli.tables import Cell, count, printable
-from sharer.core.cluster_notes import gpu_name
+from sharer.cli.tables import Cell, amount, count, printable, product_name
 from sharer.core.cluster_report import ClusterGpu, ClusterNode, ClusterReport, Fleet, NodeResource, Total
 from sharer.core.cluster_rows import asking_names, gpu_rows, held_by, holder_names, notes_by_kind, resource_rows
+from sharer.core.node_report import gpu_name
 from sharer.core.quantities import format_bytes
 from sharer.core.values import dataclass
 
@@ -133,14 +133,14 @@ def _gpu(node: ClusterNode, gpu: ClusterGpu, style: Style) -> list[Cell]:
     return [
         node.name,
         gpu_name(gpu),
-        _product(gpu),
+        product_name(gpu.product, gpu.mig_profile),
         format_bytes(gpu.memory_bytes),
         gpu.strategy,
         gpu.slices,
         gpu.held,
         gpu.free,
-        _bytes(gpu.largest_free_bytes),
-        _bytes(gpu.promised_bytes),
+        amount(gpu.largest_free_bytes),
+        amount(gpu.promised_bytes),
         *used,
         _some(names, style, omitted=gpu.holders_omitted),
         held_by(gpu),
@@ -148,10 +148,6 @@ def _gpu(node: ClusterNode, gpu: ClusterGpu, style: Style) -> list[Cell]:
         ", ".join(gpu.state) or None,
         *more,
     ]
-
-
-def _product(gpu: ClusterGpu) -> str:
-    return (gpu.product or "unknown") + ("" if gpu.mig_profile is None else f" {gpu.mig_profile}")
 
 
 def _some(names: tuple[str, ...], style: Style, omitted: int = 0) -> str | None:
@@ -188,8 +184,8 @@ def _total(one: Total, style: Style) -> list[Cell]:
         _known(one.held),
         _known(one.free),
         _known(one.out_of_reach),
-        _bytes(one.largest_free_bytes),
-        _bytes(one.promised_bytes),
+        amount(one.largest_free_bytes),
+        amount(one.promised_bytes),
         _known_bytes(one.memory_bytes, one),
         *used,
     ]
@@ -201,11 +197,6 @@ def _known(number: int | None) -> Cell:
 
 def _known_bytes(amount_bytes: int | None, one: Total) -> str | None:
     return None if one.gpus is None else format_bytes(amount_bytes)
-
-
-def _bytes(amount_bytes: int | None) -> str | None:
-    """An amount; None where no memory is promised, or no agent tells."""
-    return None if amount_bytes is None else format_bytes(amount_bytes)
 
 
 _CSV = (

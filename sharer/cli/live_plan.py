@@ -12,7 +12,7 @@ from sharer.cli.inputs import read_text
 from sharer.cli.options import Output, print_document
 from sharer.cli.report import read_report
 from sharer.cli.tables import print_list, print_table
-from sharer.core.node_report import NodeReport
+from sharer.core.node_report import NodeReport, gpu_name
 from sharer.core.preview import InTheWay, LivePlanReport, PreviewStep, preview
 from sharer.core.quantities import duration
 
@@ -40,11 +40,7 @@ def print_live_plan(file: str, run_dir: Path, output: Output) -> None:
 
 
 def _print(plan: LivePlanReport, now: NodeReport) -> None:
-    names = {
-        gpu.uuid: f"GPU {gpu.index}" + ("" if gpu.mig_index is None else f":{gpu.mig_index}")
-        for gpu in now.status.gpus
-        if gpu.index is not None
-    }
+    names = {gpu.uuid: f"GPU {gpu_name(gpu)}" for gpu in now.status.gpus if gpu.index is not None}
     if not plan.steps:
         click.echo(f"{plan.policy} changes nothing on {plan.node}")
     else:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from sharer.cli.tables import Cell, print_list, print_table
+from sharer.cli.tables import Cell, amount, print_list, print_table, product_name
 from sharer.core.findings import FindingKind
 from sharer.core.node_report import (
     GpuStatus,
@@ -16,6 +16,7 @@ from sharer.core.node_report import (
     PolicyReport,
     ResourceReport,
     SliceReport,
+    gpu_name,
 )
 from sharer.core.quantities import duration, format_bytes
 
@@ -45,7 +46,7 @@ def print_node(report: NodeReport, *, wide: bool) -> None:
     if status.resources:
         click.echo()
         print_table(_RESOURCE, [_resource(resource) for resource in status.resources])
-    names = {gpu.uuid: _name(gpu) for gpu in status.gpus}
+    names = {gpu.uuid: gpu_name(gpu) for gpu in status.gpus}
     if report.mps:
         click.echo()
         print_table(_MPS, [row for daemon in report.mps for row in _mps(daemon, names)])
@@ -57,11 +58,11 @@ def print_node(report: NodeReport, *, wide: bool) -> None:
     if wide:
         _print_more(report, names)
     print_list("Findings", [f"{one.kind}: {one.message}. Cure: {one.cure}" for one in report.findings])
-    print_list("Unhealthy", [f"GPU {_name(gpu)}, {gpu.uuid}: {gpu.reason}" for gpu in status.gpus if gpu.reason])
+    print_list("Unhealthy", [f"GPU {gpu_name(gpu)}, {gpu.uuid}: {gpu.reason}" for gpu in status.gpus if gpu.reason])
     print_list(
-        "Offers nothing", [f"GPU {_name(g)}, {g.uuid}: {g.offers_nothing}" for g in status.gpus if g.offers_nothing]
+        "Offers nothing", [f"GPU {gpu_name(g)}, {g.uuid}: {g.offers_nothing}" for g in status.gpus if g.offers_nothing]
     )
-    print_list("Waiting", [f"GPU {_name(gpu)}, {gpu.uuid}: {gpu.waiting}" for gpu in status.gpus if gpu.waiting])
+    print_list("Waiting", [f"GPU {gpu_name(gpu)}, {gpu.uuid}: {gpu.waiting}" for gpu in status.gpus if gpu.waiting])
     print_list("Warnings", [one.message for one in status.warnings if one.reason not in _TOLD_ELSEWHERE])
 
 
@@ -79,23 +80,18 @@ def _policy(policy: PolicyReport) -> Iterator[str]:
         yield f"policy not read: {policy.unread}"
 
 
-def _name(gpu: GpuStatus) -> str:
-    index = "?" if gpu.index is None else str(gpu.index)
-    return index if gpu.mig_index is None else f"{index}:{gpu.mig_index}"
-
-
 def _gpu(gpu: GpuStatus, wide: bool) -> list[Cell]:
     more: list[Cell] = [gpu.resource, gpu.uuid] if wide else []
     return [
-        _name(gpu),
-        (gpu.product or "unknown") + ("" if gpu.mig_profile is None else f" {gpu.mig_profile}"),
+        gpu_name(gpu),
+        product_name(gpu.product, gpu.mig_profile),
         format_bytes(gpu.memory_bytes),
         gpu.strategy,
         gpu.slices,
         gpu.held,
         gpu.free,
-        _bytes(gpu.largest_free_bytes),
-        _bytes(gpu.promised_bytes),
+        amount(gpu.largest_free_bytes),
+        amount(gpu.promised_bytes),
         format_bytes(gpu.used_bytes),
         gpu.health,
         *more,
@@ -137,7 +133,7 @@ def _holder(one: HolderReport, its_slice: SliceReport | None, names: dict[str, s
         one.state + _draining(its_slice),
         pod,
         one.container,
-        _bytes(one.promise_bytes),
+        amount(one.promise_bytes),
         format_bytes(one.used_bytes),
         *more,
     ]
@@ -186,8 +182,3 @@ def _print_more(report: NodeReport, names: dict[str, str]) -> None:
         ("SOURCE", "AGE", "PROBLEM"),
         [[one.name, None if one.age_s is None else f"{one.age_s} s", one.problem] for one in report.sources],
     )
-
-
-def _bytes(amount_bytes: int | None) -> str | None:
-    """An amount; None where no memory is promised."""
-    return None if amount_bytes is None else format_bytes(amount_bytes)

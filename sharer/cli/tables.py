@@ -46,6 +46,20 @@ def cell_text(cell: Cell) -> str:
     return "-" if cell is None else printable(str(cell))
 
 
+def amount(amount_bytes: int | None) -> Cell:
+    """An amount of memory; nothing where none is promised, or nobody tells."""
+    return None if amount_bytes is None else format_bytes(amount_bytes)
+
+
+def product_name(product: str | None, mig_profile: str | None) -> str:
+    """What a GPU or MIG device is.
+
+    >>> product_name("NVIDIA A100-SXM4-80GB", "1g.10gb"), product_name(None, None)
+    ('NVIDIA A100-SXM4-80GB 1g.10gb', 'unknown')
+    """
+    return (product or "unknown") + ("" if mig_profile is None else f" {mig_profile}")
+
+
 def printable(text: str) -> str:
     r"""The text without what would steer a terminal: names and reasons come from nodes, pods and drivers.
 

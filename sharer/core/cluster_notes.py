@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from sharer.core.cluster_facts import NodeFacts
 from sharer.core.cluster_report import OWNING, ClusterGpu, ClusterNode, NodeResource, Note
 from sharer.core.findings import FindingKind
+from sharer.core.node_report import gpu_name
 
 _FINDINGS = frozenset(kind.value for kind in FindingKind)
 
@@ -49,12 +50,6 @@ def _notes(node: ClusterNode, facts: NodeFacts | None) -> Iterator[Note]:
         yield from _of_resource(node, resource)
     yield from _of_pods(node)
     yield from _of_agent(node)
-
-
-def gpu_name(gpu: ClusterGpu) -> str:
-    """A device's name on its node, for people: "3", "3:1" for a MIG device, "?" if its node does not have it."""
-    index = "?" if gpu.index is None else str(gpu.index)
-    return index if gpu.mig_index is None else f"{index}:{gpu.mig_index}"
 
 
 def _of_gpu(node: str, gpu: ClusterGpu) -> Iterator[Note]:

@@ -13,9 +13,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 from sharer.core.cluster_cuts import CutNow, DevicePlan, capability, cut_now, plan_devices
-from sharer.core.cluster_notes import gpu_name
 from sharer.core.cluster_report import ClusterGpu, ClusterNode, ClusterReport
-from sharer.core.node_report import HolderReport
+from sharer.core.node_report import HolderReport, gpu_name
 from sharer.core.plan import Refusal
 from sharer.core.policy import Mps, Policy
 from sharer.core.policy_choice import DEFAULT_NAME

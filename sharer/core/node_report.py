@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from sharer.core.findings import Finding
 from sharer.core.inventory_report import InventoryReport
@@ -235,3 +235,23 @@ class NodeReport:
     def missing(self) -> tuple[str, ...]:
         """What is missing of it, one sentence a source."""
         return tuple(f"{source.name}: {source.problem}" for source in self.sources if source.problem is not None)
+
+
+class Numbered(Protocol):
+    """A GPU or MIG device in a report."""
+
+    @property
+    def index(self) -> int | None:
+        """The GPU's number on its node; None: the node does not have it, or does not say."""
+        ...
+
+    @property
+    def mig_index(self) -> int | None:
+        """The MIG device's number on its GPU; None: it is none."""
+        ...
+
+
+def gpu_name(gpu: Numbered) -> str:
+    """A device's name on its node, for people: "3", "3:1" for a MIG device, "?" if its node does not have it."""
+    index = "?" if gpu.index is None else str(gpu.index)
+    return index if gpu.mig_index is None else f"{index}:{gpu.mig_index}"
