@@ -12,14 +12,15 @@ import os
 import re
 from pathlib import Path
 
+from sharer.core.cgroup_names import CONTAINER_DIGITS, UID_DIGITS
 from sharer.core.errors import NodeError
 from sharer.core.ports import ProcessIdentity
 
 MAX_COMMAND = 64  # characters of a program's name that are shown
 MAX_BYTES = 2**16  # of a file in /proc; a process may make its own command line as long as megabytes
 _POD = (  # compiled when first needed
-    r"(?:^|[/-])pod(?P<uid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?"
-    r"(?:[/:](?:cri-containerd[-:]|crio[-:]|docker[-:])?(?P<container>[0-9a-f]{64})(?:\.scope)?)?(?=[/:]|$)"
+    rf"(?:^|[/-])pod(?P<uid>{UID_DIGITS})(?:\.slice)?"
+    rf"(?:[/:](?:cri-containerd[-:]|crio[-:]|docker[-:])?(?P<container>{CONTAINER_DIGITS})(?:\.scope)?)?(?=[/:]|$)"
 )
 _DELETED = " (deleted)"  # the cgroup was removed under a zombie
 

@@ -11,12 +11,10 @@ import re
 _KUBEPODS = r"(?:[a-z0-9_.-]+-)?kubepods(?:\.slice)?"
 _KUBELET = r"(?:[a-z0-9_.-]+-)?kubelet(?:\.slice)?"
 _CLASS = r"(?:.*-)?(?:burstable|besteffort)(?:\.slice)?"
-_POD = (
-    r"(?:.*-)?pod"
-    r"(?P<uid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"  # 32 digits: a static pod's hash
-    r"(?:\.slice)?"
-)
-_CONTAINER = r"(?:cri-containerd-|crio-|docker-)?(?P<id>[0-9a-f]{64})(?:\.scope)?"
+UID_DIGITS = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"  # 32 digits: a static pod's hash
+CONTAINER_DIGITS = r"[0-9a-f]{64}"
+_POD = rf"(?:.*-)?pod(?P<uid>{UID_DIGITS})(?:\.slice)?"
+_CONTAINER = rf"(?:cri-containerd-|crio-|docker-)?(?P<id>{CONTAINER_DIGITS})(?:\.scope)?"
 
 
 def is_kubepods(name: str) -> bool:
