@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -11,7 +10,7 @@ from sharer.adapters.local_socket import ask
 from sharer.simulation.cgroups import PodCgroups, write_host_pids
 from tests.bench.cluster import report_figures
 from tests.bench.figures import Figure, p, timed
-from tests.bench.holders import POD_CGROUPS, wait_held
+from tests.bench.holders import POD_CGROUPS, idle_cpu_s, wait_held
 from tests.bench.node import RESOURCE, open_node
 from tests.bench.plugin import gpus, policy
 
@@ -39,10 +38,7 @@ def growth_of_pods() -> list[Figure]:
                 wait_held(node, count)
                 took = [agent.allocate(agent.ids[-1]) for _ in range(300)]
                 reports = [timed(lambda: ask(node.root / "run")) for _ in range(9)]
-                time.sleep(6)  # what has just happened is looked after for some seconds
-                before_s = agent.cpu_s()
-                time.sleep(IDLE_S)
-                idle_ms = 1000 * (agent.cpu_s() - before_s)
+                idle_ms = 1000 * idle_cpu_s(agent, IDLE_S)
             finally:
                 cgroups.close()
             figures += [

@@ -168,10 +168,15 @@ def freed_s(node: BenchNode, pods: list[str]) -> tuple[float, int]:
 
 def idle_percent(agent: Plugin) -> float:
     """Of one core, while nothing happens."""
+    return 100 * idle_cpu_s(agent, IDLE_S) / IDLE_S
+
+
+def idle_cpu_s(agent: Plugin, for_s: float) -> float:
+    """The processor time of so long in which nothing happens."""
     time.sleep(6)  # what has just happened is looked after for some seconds
     before_s = agent.cpu_s()
-    time.sleep(IDLE_S)
-    return 100 * (agent.cpu_s() - before_s) / IDLE_S
+    time.sleep(for_s)
+    return agent.cpu_s() - before_s
 
 
 def write_kubeconfig(folder: Path, server: ApiServer) -> Path:

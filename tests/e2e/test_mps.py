@@ -14,9 +14,11 @@ from sharer.core.mps_state import MpsGpu, MpsInterface, MpsState, folder_name
 from sharer.core.node_report import MpsReport
 from sharer.simulation.cgroups import write_process
 from sharer.simulation.hardware import SimulatedGpu, SimulatedProcess
+from sharer.simulation.kubelet import PodStatus
 from tests.e2e.conftest import MakeNode
 from tests.e2e.gpus import GPU, WHOLE, gpu, policy, slices
 from tests.e2e.node import Node
+from tests.e2e.process import Agent
 from tests.e2e.test_report import wait_report
 
 MPS = "nvidia.com/gpu.mps"
@@ -53,6 +55,19 @@ def wanted_of(node: Node) -> tuple[MpsReport, ...]:
     found = wait_report(node, lambda found: bool(found.mps), "what the daemon is to serve").mps
     assert found is not None
     return found
+
+
+def start_with_a_pod_on_mps(node: Node, only: SimulatedGpu) -> tuple[Agent, PodStatus]:
+    """The daemon serves the node's one GPU in four slices, and the agent knows that pod `train` holds one."""
+    node.kubelet.start()
+    node.write_policy(policy(mps(4)))
+    serve(node, only)
+    agent = node.start_agent()
+    node.wait_listed(4, MPS)
+    node.wait_unhealthy([], MPS)
+    pod = node.kubelet.start_pod("train", {MPS: 1})
+    agent.wait_log("default/train (main) holds")
+    return agent, pod
 
 
 def limits_mib(env: Mapping[str, str]) -> dict[str, int]:
@@ -142,14 +157,7 @@ def test_a_gpu_that_is_too_old_for_mps_is_refused_and_offered_again_by_a_policy_
 def test_a_container_on_mps_is_called_held_when_its_process_is_the_daemon_s_client(make_node: MakeNode) -> None:
     only = gpu(0)
     node = make_node(only)
-    node.kubelet.start()
-    node.write_policy(policy(mps(4)))
-    serve(node, only)
-    agent = node.start_agent()
-    node.wait_listed(4, MPS)
-    node.wait_unhealthy([], MPS)
-    pod = node.kubelet.start_pod("train", {MPS: 1})
-    agent.wait_log("default/train (main) holds")
+    _, pod = start_with_a_pod_on_mps(node, only)
     serve(node, only)
     write_process(node.root / "proc", PID, node.cgroups.path(pod.uid, "main"), "python")
     node.gpus.put(replace(only, processes=(SimulatedProcess(pid=PID, used_bytes=2**30, kind="mps"),)))
@@ -161,14 +169,7 @@ def test_a_daemon_that_crashes_takes_free_slices_along_and_leaves_the_held_one(m
     """DESIGN §3's health rule, over an agent that starts again in the middle."""
     only = gpu(0)
     node = make_node(only)
-    node.kubelet.start()
-    node.write_policy(policy(mps(4)))
-    serve(node, only)
-    agent = node.start_agent()
-    node.wait_listed(4, MPS)
-    node.wait_unhealthy([], MPS)
-    pod = node.kubelet.start_pod("train", {MPS: 1})
-    agent.wait_log("default/train (main) holds")
+    agent, pod = start_with_a_pod_on_mps(node, only)
     serve(node, only, problem="nvidia-cuda-mps-control was killed by SIGSEGV; it is started again")
     free = set(clients(only, 4, 20480)) - set(pod.ids(MPS))
     node.wait_unhealthy(free, MPS)
