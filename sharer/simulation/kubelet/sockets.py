@@ -25,21 +25,27 @@ _RETRY_FACTOR = 1.6
 
 
 def serve_at(server: grpc.Server, path: Path, scratch: Path, *, replace: bool) -> None:
-    """Start `server` and show its socket at `path`; its file stays behind when the server stops, as after a SIGKILL.
+    """Start `server` and show its socket at `path`; its file stays as it is when the server stops, as after a SIGKILL.
 
-    gRPC for Python unlinks the path it was bound to, so it is bound to `scratch` (same file system) and then linked,
-    which a folder's watcher sees as CREATE, as for the kubelet's own bind; or, with `replace`, renamed over `path`
-    as the kubelet does for podresources.
+    gRPC for Python unlinks the path it was bound to. So that path leads through `scratch`, a link to the folder that is
+    gone as soon as the server is bound; or, with `replace`, `scratch` is bound to (same file system) and renamed over
+    `path`, as the kubelet does for podresources. A second name of the file would not do: to unlink that changes the
+    file's ctime, which a plugin may take for a new kubelet.
     """
     scratch.unlink(missing_ok=True)
-    if len(os.fsencode(max(str(scratch), str(path), key=len))) > MAX_PATH_BYTES:
+    if len(os.fsencode(max(str(scratch / path.name), str(path), key=len))) > MAX_PATH_BYTES:
         raise OSError(f"{path}: a unix socket's path has at most {MAX_PATH_BYTES} bytes; use a shorter folder")
-    server.add_insecure_port(f"unix:{scratch}")
-    server.start()
     if replace:
+        server.add_insecure_port(f"unix:{scratch}")
+        server.start()
         scratch.rename(path)
-    else:
-        os.link(scratch, path)
+        return
+    if os.path.lexists(path):
+        raise FileExistsError(f"{path} is there already; gRPC would take it away")
+    scratch.symlink_to(path.parent)
+    server.add_insecure_port(f"unix:{scratch / path.name}")
+    server.start()
+    scratch.unlink()
 
 
 def wipe_sockets(folder: Path) -> None:
