@@ -18,7 +18,7 @@ from sharer.adapters.lock import AgentLock
 from sharer.adapters.nvml import LibrarySource
 from sharer.adapters.yaml_text import read_policy_text
 from sharer.core.errors import FinalError, SharerError
-from sharer.core.policy import Policy
+from sharer.core.policy.model import Policy
 from sharer.core.ports import PolicyText, XidEvent
 from sharer.enforcers import ENFORCERS
 from sharer.flows.allocate import Answers

@@ -21,10 +21,10 @@ from sharer.adapters.policy_memory import LastGoodPolicy
 from sharer.adapters.policy_source import ConfigMapPolicies, MountedPolicies, NoPolicy
 from sharer.adapters.processes import ProcFs
 from sharer.adapters.watch import DirectoryWatch
+from sharer.core.change.choice import NodeLabels, labels_of
 from sharer.core.enforcer import ContainerCgroups, Enforcer, Reach
 from sharer.core.errors import NodeError
-from sharer.core.mps_state import MpsPlaces, MpsState, MpsStates
-from sharer.core.policy_choice import NodeLabels, labels_of
+from sharer.core.mps.state import MpsPlaces, MpsState, MpsStates
 from sharer.core.ports import (
     CheckpointSource,
     FactsReader,

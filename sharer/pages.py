@@ -15,9 +15,9 @@ from sharer.adapters.http import HttpServer, Page
 from sharer.adapters.kubelet import KubeletCounters
 from sharer.adapters.kubelet.counters import BOUNDS_S
 from sharer.core.errors import NodeError
-from sharer.core.figures import Moment, Tallies, figures
 from sharer.core.known import About
-from sharer.core.metrics import Durations, Figure, Histogram
+from sharer.core.tell.figures import Moment, Tallies, figures
+from sharer.core.tell.metrics import Durations, Figure, Histogram
 from sharer.flows.ready import why_not_alive, why_not_ready
 from sharer.flows.report import known_of
 from sharer.flows.state import NodeState

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import cast
 
 from sharer.core.errors import NodeError
-from sharer.core.evidence import CheckpointEntry, CheckpointReading
+from sharer.core.holders.evidence import CheckpointEntry, CheckpointReading
 from sharer.core.ports import Watcher
 
 FILE_NAME = "kubelet_internal_checkpoint"

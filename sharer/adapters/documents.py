@@ -1,4 +1,4 @@
-"""Documents as JSON and YAML: `core/report`'s fields in camelCase, with `apiVersion` and `kind` in front (DESIGN §8).
+"""Documents as JSON and YAML: what `core/report` makes, in camelCase and with `apiVersion` and `kind` (DESIGN §8).
 
 The schema of a document is its dataclass: a msgspec struct with the same fields is made from it, once, and that is what
 is written and what a file is checked against.
@@ -17,8 +17,8 @@ import msgspec
 
 from sharer.core.errors import InputError
 from sharer.core.inventory import Inventory
-from sharer.core.inventory_report import InventoryReport, camel_case, inventory_from
-from sharer.core.node_report import NodeReport
+from sharer.core.report.inventory import InventoryReport, camel_case, inventory_from
+from sharer.core.report.node import NodeReport
 
 API_VERSION = "sharer.dev/v1alpha1"
 

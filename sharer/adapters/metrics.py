@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from sharer.core.metrics import Figure, Histogram, MetricKind
+from sharer.core.tell.metrics import Figure, Histogram, MetricKind
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from sharer.core.errors import AwayError, NodeError
-from sharer.core.evidence import Holder, ListReading, SliceKey
+from sharer.core.holders.evidence import Holder, ListReading, SliceKey
 from sharer.core.values import dataclass
 
 if TYPE_CHECKING:  # imported when the list is first asked for: an agent registers first

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sharer.core.errors import NodeError
-from sharer.core.observations import ApiSync, ConfigMapSeen
+from sharer.core.holders.observations import ApiSync, ConfigMapSeen
 from sharer.core.ports import PolicyShelf, PolicySource, PolicyText
 
 MAX_TEXT_BYTES = 2**20  # a ConfigMap holds at most 1 MiB, all its keys together

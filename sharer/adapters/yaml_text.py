@@ -16,12 +16,12 @@ from dataclasses import field
 import yaml
 
 from sharer.core.errors import PolicyError, Problem
-from sharer.core.located import LocatedList, LocatedMapping, LocatedNode, LocatedScalar
-from sharer.core.nvidia_format import is_nvidia_format, read_nvidia_format
-from sharer.core.policy import Policy
-from sharer.core.policy_fields import in_text_order, shown_key
-from sharer.core.policy_reader import read_policy
-from sharer.core.policy_values import shown
+from sharer.core.policy.fields import in_text_order, shown_key
+from sharer.core.policy.located import LocatedList, LocatedMapping, LocatedNode, LocatedScalar
+from sharer.core.policy.model import Policy
+from sharer.core.policy.nvidia_format import is_nvidia_format, read_nvidia_format
+from sharer.core.policy.reader import read_policy
+from sharer.core.policy.values import shown
 from sharer.core.values import dataclass
 
 MAX_BYTES = 2**20  # a ConfigMap holds no more

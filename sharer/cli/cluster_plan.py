@@ -17,10 +17,10 @@ from sharer.cli.inputs import read_text
 from sharer.cli.long_table import Layout, at_the_end, node_name, print_long_table, terminal_width
 from sharer.cli.options import Output
 from sharer.cli.tables import Cell, count, offered_text, print_list, print_table
-from sharer.core.cluster_plan import ClusterPlan, DeviceChange, NodeChange, asking_for, plan_cluster
-from sharer.core.cluster_report import ClusterReport
+from sharer.core.cluster.plan import ClusterPlan, DeviceChange, NodeChange, asking_for, plan_cluster
+from sharer.core.cluster.report import ClusterReport
 from sharer.core.quantities import duration
-from sharer.core.report import Offered
+from sharer.core.report.plan import Offered
 
 _MANY = 20  # lines of a list
 _CUT = {

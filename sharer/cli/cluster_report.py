@@ -19,12 +19,12 @@ from sharer.cli.cluster_table import Style, csv_pieces, print_cluster
 from sharer.cli.long_table import terminal_width
 from sharer.cli.options import Output
 from sharer.cli.progress import Progress
-from sharer.core.cluster_account import Selection, report_cluster
-from sharer.core.cluster_live import with_live
-from sharer.core.cluster_report import ClusterReport, MissingSource
-from sharer.core.cluster_rows import in_namespace
+from sharer.core.cluster.account import Selection, report_cluster
+from sharer.core.cluster.live import with_live
+from sharer.core.cluster.report import ClusterReport, MissingSource
+from sharer.core.cluster.rows import in_namespace
 from sharer.core.errors import NodeError
-from sharer.core.node_report import NodeReport
+from sharer.core.report.node import NodeReport
 from sharer.core.values import dataclass
 
 if TYPE_CHECKING:

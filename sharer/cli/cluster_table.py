@@ -11,10 +11,10 @@ import click
 
 from sharer.cli.long_table import Layout, at_the_end, in_the_middle, node_name, print_long_table
 from sharer.cli.tables import Cell, amount, count, printable, product_name
-from sharer.core.cluster_report import ClusterGpu, ClusterNode, ClusterReport, Fleet, NodeResource, Total
-from sharer.core.cluster_rows import asking_names, gpu_rows, held_by, holder_names, notes_by_kind, resource_rows
-from sharer.core.node_report import gpu_name
+from sharer.core.cluster.report import ClusterGpu, ClusterNode, ClusterReport, Fleet, NodeResource, Total
+from sharer.core.cluster.rows import asking_names, gpu_rows, held_by, holder_names, notes_by_kind, resource_rows
 from sharer.core.quantities import format_bytes
+from sharer.core.report.node import gpu_name
 from sharer.core.values import dataclass
 
 _GPU = (

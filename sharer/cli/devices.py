@@ -11,8 +11,8 @@ from sharer.cli.inputs import inventory_of_node
 from sharer.cli.options import Output, driver_library_option, output_option, print_document
 from sharer.cli.tables import Cell, count, print_list, print_table
 from sharer.core.inventory import Inventory, MigDevice, PhysicalGpu
-from sharer.core.inventory_report import report_inventory
 from sharer.core.quantities import format_bytes
+from sharer.core.report.inventory import report_inventory
 
 PARTIAL_DATA = 3
 _COLUMNS = ("GPU", "UUID", "PRODUCT", "MEMORY", "MIG")

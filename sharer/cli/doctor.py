@@ -11,7 +11,7 @@ import click
 
 from sharer.cli.cluster_access import access_options, has_access, open_cluster
 from sharer.cli.options import Output, output_option, print_document
-from sharer.core.checkup import Doctor, Level, exit_status
+from sharer.core.doctor.checkup import Doctor, Level, exit_status
 
 if TYPE_CHECKING:
     from sharer.adapters.kube.client import KubeClient
@@ -70,7 +70,7 @@ def _client(node: bool, kubeconfig: str | None, kube_context: str | None) -> Ite
 
 def _of_node(agent_flags: tuple[str, ...], client: KubeClient | None) -> Doctor:
     from sharer.cli.node_facts import as_seen_here, survey_node
-    from sharer.core.node_checks import check_node
+    from sharer.core.doctor.node_checks import check_node
     from sharer.settings import read_settings
 
     settings: Settings = as_seen_here(read_settings(agent_flags, os.environ))
@@ -79,7 +79,7 @@ def _of_node(agent_flags: tuple[str, ...], client: KubeClient | None) -> Doctor:
 
 def _of_cluster(client: KubeClient | None) -> Doctor:
     from sharer.adapters.kube.survey import survey_cluster
-    from sharer.core.cluster_checks import check_cluster
+    from sharer.core.doctor.cluster_checks import check_cluster
 
     assert client is not None  # only a node may do without
     return Doctor(node=None, checks=tuple(check_cluster(survey_cluster(client))))

@@ -13,7 +13,7 @@ from sharer.cli.tables import count
 from sharer.core.device_id import recognise
 from sharer.core.errors import InputError, NodeError
 from sharer.core.inventory import Inventory
-from sharer.core.policy import Policy
+from sharer.core.policy.model import Policy
 
 STANDARD_INPUT = "-"
 MAX_INPUT_BYTES = 64 * 2**20  # of any file that is named; a node's inventory is some 10 KiB

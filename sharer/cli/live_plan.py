@@ -12,9 +12,9 @@ from sharer.cli.inputs import read_text
 from sharer.cli.options import Output, print_document
 from sharer.cli.report import read_report
 from sharer.cli.tables import print_list, print_table
-from sharer.core.node_report import NodeReport, gpu_name
-from sharer.core.preview import InTheWay, LivePlanReport, PreviewStep, preview
 from sharer.core.quantities import duration
+from sharer.core.report.node import NodeReport, gpu_name
+from sharer.core.report.preview import InTheWay, LivePlanReport, PreviewStep, preview
 
 _MANY = 8  # slices that are named one by one
 _DOES = {

@@ -23,9 +23,9 @@ from sharer.adapters.podresources import PodResources
 from sharer.adapters.processes import ProcFs
 from sharer.adapters.watch import DirectoryWatch
 from sharer.cli.report import read_report
+from sharer.core.doctor.survey import NodeSurvey, Right, Toolkit
 from sharer.core.errors import NodeError, SharerError
 from sharer.core.inventory import Inventory
-from sharer.core.node_survey import NodeSurvey, Right, Toolkit
 from sharer.outside import checkpoint_path
 from sharer.settings import Settings
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import click
 
 from sharer.cli.tables import Cell, amount, print_list, print_table, product_name
-from sharer.core.findings import FindingKind
-from sharer.core.node_report import (
+from sharer.core.holders.findings import FindingKind
+from sharer.core.quantities import duration, format_bytes
+from sharer.core.report.node import (
     GpuStatus,
     HolderReport,
     MpsReport,
@@ -18,7 +19,6 @@ from sharer.core.node_report import (
     SliceReport,
     gpu_name,
 )
-from sharer.core.quantities import duration, format_bytes
 
 _GPU = ("GPU", "PRODUCT", "MEMORY", "STRATEGY", "SLICES", "HELD", "FREE", "LARGEST FREE", "PROMISED", "USED", "HEALTH")
 _GPU_WIDE = ("RESOURCE", "UUID")

@@ -21,12 +21,12 @@ from pathlib import Path
 import click
 
 from sharer.adapters.documents import compact_pieces
-from sharer.core.cluster_account import Selection, report_cluster
-from sharer.core.cluster_facts import ClusterFacts, Source
-from sharer.core.cluster_live import with_live
-from sharer.core.cluster_report import ClusterReport, MissingSource
+from sharer.core.cluster.account import Selection, report_cluster
+from sharer.core.cluster.facts import ClusterFacts, Source
+from sharer.core.cluster.live import with_live
+from sharer.core.cluster.report import ClusterReport, MissingSource
 from sharer.core.errors import InputError
-from sharer.core.node_report import NodeReport
+from sharer.core.report.node import NodeReport
 
 _FOLDER = Path(__file__).parent / "page"
 _SCRIPTS = ("model", "parts", "fleet", "detail", "main")  # one after the other: each uses the ones before it

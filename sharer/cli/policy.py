@@ -24,10 +24,10 @@ from sharer.cli.policy_steps import apply, hold, rollback
 from sharer.cli.tables import Cell, count, offered_text, print_list, print_table
 from sharer.core.errors import InputError, PolicyError, Problem
 from sharer.core.inventory import Inventory
-from sharer.core.plan import Refusal, make_plan
-from sharer.core.policy_text import to_yaml
+from sharer.core.offer.plan import Refusal, make_plan
+from sharer.core.policy.text import to_yaml
 from sharer.core.quantities import format_bytes
-from sharer.core.report import (
+from sharer.core.report.plan import (
     Change,
     CheckedPolicy,
     PlanReport,

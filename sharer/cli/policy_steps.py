@@ -10,9 +10,9 @@ from sharer.adapters.kube.calls import CONFIG_MAPS, NODES
 from sharer.adapters.yaml_text import read_policy_text
 from sharer.cli.cluster_access import access_options, open_cluster
 from sharer.cli.inputs import read_text
+from sharer.core.change.choice import DEFAULT_NAME, HOLD_LABEL
 from sharer.core.errors import InputError
-from sharer.core.policy_choice import DEFAULT_NAME, HOLD_LABEL
-from sharer.core.policy_steps import Replacement, go_back, replace_text
+from sharer.core.policy.steps import Replacement, go_back, replace_text
 from sharer.core.quantities import duration
 
 _CONFIG_MAP = click.option(

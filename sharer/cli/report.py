@@ -16,7 +16,7 @@ from sharer.adapters.local_socket import ask, socket_path
 from sharer.cli.cluster_access import access_options, has_access
 from sharer.cli.options import Output, command_line, output_option, print_document, run_dir_option
 from sharer.core.errors import InputError, NodeError, SharerError
-from sharer.core.node_report import NodeReport
+from sharer.core.report.node import NodeReport
 
 if TYPE_CHECKING:
     from sharer.cli.cluster_report import Asked

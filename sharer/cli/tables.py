@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from sharer.core.quantities import format_bytes
-from sharer.core.report import Offered
+from sharer.core.report.plan import Offered
 
 Cell = str | int | None  # None: nothing to say
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sharer.core.errors import NodeError
-from sharer.core.observations import ApiTroubleKind
+from sharer.core.holders.observations import ApiTroubleKind
 
 
 class ApiError(NodeError):

@@ -1,7 +1,7 @@
 """What holds a container to its promise, as an interface, and what enforcers and their flow need from outside.
 
-`sharer/enforcers` has one module for each means. The flow `enforce` chooses (core/means), applies and verifies; it
-knows none of them by name.
+`sharer/enforcers` has one module for each means. The flow `enforce` chooses (core/policy/means), applies and verifies;
+it knows none of them by name.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from sharer.core.cut import Target
 from sharer.core.edits import ContainerEdits, NodeFacts
 from sharer.core.grant import Grant
-from sharer.core.limits import PodCgroup, PromiseKey, Tenant
-from sharer.core.mps_state import MpsState
-from sharer.core.usage import Usage
+from sharer.core.limits.limits import PodCgroup, PromiseKey, Tenant
+from sharer.core.limits.usage import Usage
+from sharer.core.mps.state import MpsState
+from sharer.core.offer.cut import Target
 from sharer.core.values import dataclass
 
 

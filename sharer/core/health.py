@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 
 from sharer.core.inventory import Inventory
-from sharer.core.policy import HealthPolicy
+from sharer.core.policy.model import HealthPolicy
 from sharer.core.ports import GpuSigns, XidEvent
 from sharer.core.values import dataclass
 

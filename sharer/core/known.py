@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field
 
+from sharer.core.change.rollout import PolicyInForce
+from sharer.core.change.transition import Listing
 from sharer.core.edits import NodeFacts
 from sharer.core.enforcement import Hold
-from sharer.core.evidence import SourceStatus
-from sharer.core.findings import Finding
 from sharer.core.health import Health
+from sharer.core.holders.evidence import SourceStatus
+from sharer.core.holders.findings import Finding
+from sharer.core.holders.ledger import Ledger
 from sharer.core.inventory import Inventory
-from sharer.core.ledger import Ledger
 from sharer.core.listing import Faults, Offer
-from sharer.core.mps_service import MpsServices
-from sharer.core.mps_state import MpsWanted
-from sharer.core.plan import Plan
-from sharer.core.rollout import PolicyInForce
+from sharer.core.mps.service import MpsServices
+from sharer.core.mps.state import MpsWanted
+from sharer.core.offer.plan import Plan
 from sharer.core.told import EventCounts, Evictions
-from sharer.core.transition import Listing
 from sharer.core.values import dataclass
 
 Stamp = Callable[[float], str]

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from sharer.core.change.transition import Listed, Listing
 from sharer.core.device_id import Strategy, recognise
 from sharer.core.edits import NodeFacts
-from sharer.core.evidence import SliceKey
+from sharer.core.holders.evidence import SliceKey
+from sharer.core.holders.ledger import Ledger, State
 from sharer.core.inventory import Inventory, PhysicalGpu, Topology
-from sharer.core.ledger import Ledger, State
-from sharer.core.linked import Links, make_links
-from sharer.core.mps_service import MpsServices
-from sharer.core.placement import Layout
-from sharer.core.plan import Plan, Slice
-from sharer.core.policy import Placement
+from sharer.core.mps.service import MpsServices
+from sharer.core.offer.linked import Links, make_links
+from sharer.core.offer.placement import Layout
+from sharer.core.offer.plan import Plan, Slice
+from sharer.core.policy.model import Placement
 from sharer.core.ports import ListedDevice
 from sharer.core.quantities import MIB
-from sharer.core.transition import Listed, Listing
 from sharer.core.unchanged import while_unchanged
 from sharer.core.values import dataclass
 

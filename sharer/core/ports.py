@@ -8,9 +8,9 @@ from typing import Protocol
 
 from sharer.core.device_id import DeviceId
 from sharer.core.edits import ContainerEdits, NodeFacts
-from sharer.core.evidence import CgroupReading, CheckpointReading, ListReading
+from sharer.core.holders.evidence import CgroupReading, CheckpointReading, ListReading
+from sharer.core.holders.observations import ApiSync
 from sharer.core.inventory import Inventory, Topology
-from sharer.core.observations import ApiSync
 from sharer.core.values import dataclass
 
 

@@ -16,15 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from sharer.core.cut import Target
 from sharer.core.edits import ContainerEdits, DeviceFacts, Injection, NodeFacts
 from sharer.core.enforcer import LimitAnswer, LimitChange, LimitQuestion, MemoryLimit, Reach, Verdict, Verdicts
 from sharer.core.errors import NodeError
 from sharer.core.grant import Grant
-from sharer.core.limits import MemoryBound, PromiseKey, Tenant
-from sharer.core.means import Promise
+from sharer.core.limits.limits import MemoryBound, PromiseKey, Tenant
+from sharer.core.limits.usage import NOT_KNOWN, Usage
+from sharer.core.offer.cut import Target
+from sharer.core.policy.means import Promise
 from sharer.core.quantities import GIB, MIB, format_bytes, round_down
-from sharer.core.usage import NOT_KNOWN, Usage
 from sharer.core.values import dataclass
 
 CHECK_WITHIN_S = 2.0  # a driver that takes longer to set a limit is of no use before a container's start

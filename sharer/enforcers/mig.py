@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sharer.core.cut import Target
 from sharer.core.edits import ContainerEdits, NodeFacts
 from sharer.core.enforcer import Reach, Verdict, Verdicts
 from sharer.core.grant import Grant
-from sharer.core.limits import Tenant
-from sharer.core.usage import Usage
+from sharer.core.limits.limits import Tenant
+from sharer.core.limits.usage import Usage
+from sharer.core.offer.cut import Target
 
 
 class MigEnforcer:

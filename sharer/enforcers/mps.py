@@ -23,17 +23,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from sharer.core.cut import Target
 from sharer.core.device_id import Strategy
 from sharer.core.edits import ContainerEdits, DeviceFacts, Mount, NodeFacts
 from sharer.core.enforcer import Reach, Verdict, Verdicts
 from sharer.core.errors import RequestError
 from sharer.core.grant import Grant, Share
-from sharer.core.limits import Tenant
-from sharer.core.means import Promise
-from sharer.core.mps_state import MpsState, why_not_served
+from sharer.core.limits.limits import Tenant
+from sharer.core.limits.usage import NOT_KNOWN, Usage
+from sharer.core.mps.state import MpsState, why_not_served
+from sharer.core.offer.cut import Target
+from sharer.core.policy.means import Promise
 from sharer.core.quantities import MIB, format_bytes
-from sharer.core.usage import NOT_KNOWN, Usage
 
 CONTAINER_PIPE_DIRECTORY = "/run/sharer/mps"
 SHARED_MEMORY = "/dev/shm"

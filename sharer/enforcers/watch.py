@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sharer.core.cut import Target
 from sharer.core.edits import ContainerEdits, NodeFacts
 from sharer.core.enforcer import Reach, Verdict, Verdicts
 from sharer.core.grant import Grant
-from sharer.core.limits import MemoryBound, Tenant
-from sharer.core.means import Promise
+from sharer.core.limits.limits import MemoryBound, Tenant
+from sharer.core.limits.usage import Usage
+from sharer.core.offer.cut import Target
+from sharer.core.policy.means import Promise
 from sharer.core.quantities import format_bytes
-from sharer.core.usage import Usage
 
 
 class WatchEnforcer:

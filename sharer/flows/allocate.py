@@ -1,7 +1,7 @@
 """The kubelet's questions about one resource, answered from memory.
 
 Allocate is a pure function of the IDs and the node's facts. It refuses only what cannot run: an unknown ID, a GPU at
-fault, an MPS slice whose daemon does not serve (core/mps_service says why). Anything else is granted, even if our view
+fault, an MPS slice whose daemon does not serve (core/mps/service says why). Anything else is granted, even if our view
 says that the slice is in use: init containers, a lost checkpoint and a force delete make that legal
 (kubelet-contract §17.32), and a refusal is a storm of failed pods.
 """
@@ -17,8 +17,8 @@ from sharer.core.errors import RequestError
 from sharer.core.grant import make_grant
 from sharer.core.injection import container_edits
 from sharer.core.listing import Faults, Offer, fault_of
-from sharer.core.mps_service import MpsServices
-from sharer.core.placement import prefer, prefer_linked
+from sharer.core.mps.service import MpsServices
+from sharer.core.offer.placement import prefer, prefer_linked
 from sharer.core.values import dataclass
 from sharer.flows.inbox import Allocated, Hint, News
 from sharer.flows.state import NodeState, NodeView
@@ -109,7 +109,7 @@ class Answers:
         return container_edits(make_grant(slices, view.facts.devices), view.facts, self._enforcers)
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
-        """Which of the available IDs to take (core/placement). Never fails."""
+        """Which of the available IDs to take (core/offer/placement). Never fails."""
         offer = self._state.view.offers.get(self._resource)
         if offer is None:
             return list(dict.fromkeys([*must_include, *sorted(available)]))[: max(size, 0)]

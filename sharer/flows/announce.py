@@ -23,7 +23,7 @@ from typing import Protocol
 
 from sharer.core.api_error import ApiError
 from sharer.core.errors import SharerError
-from sharer.core.observations import ApiTroubleKind, NodeSeen
+from sharer.core.holders.observations import ApiTroubleKind, NodeSeen
 from sharer.flows.state import NodeView
 
 GATHER_S = (0.5, 1.5)  # from a change to the look at it

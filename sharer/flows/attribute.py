@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from sharer.core.errors import NodeError
-from sharer.core.evidence import GpuProcess, ProcessReading
+from sharer.core.holders.evidence import GpuProcess, ProcessReading
 from sharer.core.ports import ProcessIdentity, ProcessSource, ProcessTable, RawProcess
 from sharer.core.values import dataclass
 

@@ -18,13 +18,13 @@ from dataclasses import field, replace
 from sharer.core.enforcement import Enforcement, after_look
 from sharer.core.enforcer import ContainerCgroups, Enforcer, Verdict, Verdicts
 from sharer.core.errors import NodeError
-from sharer.core.evidence import CheckpointEntry
-from sharer.core.excess import Excess, ExcessKey, measure
-from sharer.core.ledger import Ledger
-from sharer.core.limits import PodCgroup, PromiseKey, Tenant, TenantKey, Terms, find_tenants, only_held_by
-from sharer.core.observations import PodSeen
+from sharer.core.holders.evidence import CheckpointEntry
+from sharer.core.holders.ledger import Ledger
+from sharer.core.holders.observations import PodSeen
+from sharer.core.limits.excess import Excess, ExcessKey, measure
+from sharer.core.limits.limits import PodCgroup, PromiseKey, Tenant, TenantKey, Terms, find_tenants, only_held_by
+from sharer.core.limits.usage import Usage
 from sharer.core.ports import CheckpointSource
-from sharer.core.usage import Usage
 from sharer.core.values import dataclass
 from sharer.flows.diary import Diary
 from sharer.flows.means import terms_of

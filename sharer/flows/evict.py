@@ -11,10 +11,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from sharer.core.errors import NodeError
-from sharer.core.excess import Excess, ExcessKey
-from sharer.core.news import News, evicted
-from sharer.core.observations import PodSeen, PodsSeen
+from sharer.core.holders.observations import PodSeen, PodsSeen
+from sharer.core.limits.excess import Excess, ExcessKey
 from sharer.core.ports import ApiWriter, Eviction
+from sharer.core.tell.news import News, evicted
 from sharer.core.told import Evictions
 from sharer.flows.state import NodeView
 from sharer.flows.told import Told

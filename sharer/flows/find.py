@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from sharer.core.findings import find
+from sharer.core.holders.findings import find
 from sharer.flows.observe import our_resources
 from sharer.flows.state import NodeState
 

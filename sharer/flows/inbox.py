@@ -7,7 +7,7 @@ import threading
 import time
 from enum import StrEnum
 
-from sharer.core.observations import PodsSeen
+from sharer.core.holders.observations import PodsSeen
 from sharer.core.ports import XidEvent
 from sharer.core.values import dataclass
 

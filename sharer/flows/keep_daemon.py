@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from sharer.core import mps_supervision as supervision
 from sharer.core.errors import NodeError
-from sharer.core.mps_daemon import Launch, Look, MpsDaemon, launch_of
-from sharer.core.mps_state import MpsInterface, MpsState, MpsWanted
-from sharer.core.mps_supervision import Act, Watch
+from sharer.core.mps import supervision
+from sharer.core.mps.daemon import Launch, Look, MpsDaemon, launch_of
+from sharer.core.mps.state import MpsInterface, MpsState, MpsWanted
+from sharer.core.mps.supervision import Act, Watch
 
 SOON_S, LATER_S, STEADY_S = 0.25, 1.0, 3.0  # between two looks: after a change, while it stays wrong, while all is well
 RECENT_S = 5.0  # for so long after a change

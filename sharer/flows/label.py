@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from sharer.core.node_labels import KEYS, node_labels
-from sharer.core.observations import NodeSeen
+from sharer.core.holders.observations import NodeSeen
+from sharer.core.tell.node_labels import KEYS, node_labels
 from sharer.flows.state import NodeView
 
 AGAIN_S = 60.0  # between two writes of the same

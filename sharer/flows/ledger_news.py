@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from sharer.core.evidence import Holder, SliceKey
-from sharer.core.ledger import Entry, Ledger, State
+from sharer.core.holders.evidence import Holder, SliceKey
+from sharer.core.holders.ledger import Entry, Ledger, State
 
 SHOWN = 4  # IDs in one sentence; the report has them all
 _NOTHING = Entry()

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sharer.core.cut import Target
 from sharer.core.enforcer import Enforcer
 from sharer.core.inventory import Inventory
-from sharer.core.limits import Terms, make_terms, with_driver_limits
-from sharer.core.means import WATCHING, Availability, Reasons
+from sharer.core.limits.limits import Terms, make_terms, with_driver_limits
+from sharer.core.offer.cut import Target
+from sharer.core.policy.means import WATCHING, Availability, Reasons
 from sharer.flows.state import NodeState, NodeView
 
 RECHECK_S = 600.0

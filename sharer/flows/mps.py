@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from sharer.core.errors import NodeError
-from sharer.core.mps_service import MpsServices, after_reading, with_mps
-from sharer.core.mps_state import MpsPlaces, MpsStates
-from sharer.core.mps_wanted import mps_gpus, serving
+from sharer.core.mps.service import MpsServices, after_reading, with_mps
+from sharer.core.mps.state import MpsPlaces, MpsStates
+from sharer.core.mps.wanted import mps_gpus, serving
 from sharer.flows.state import NodeState, NodeView
 
 

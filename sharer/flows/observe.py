@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from sharer.core.evidence import CheckpointReading, Evidence, ListReading, SliceKey, only_our_entries, only_ours
+from sharer.core.change.transition import DROP_AFTER_READINGS
+from sharer.core.holders.evidence import CheckpointReading, Evidence, ListReading, SliceKey, only_our_entries, only_ours
+from sharer.core.holders.ledger import Entry, Ledger, State, allocated, is_news, observe_all
+from sharer.core.holders.observations import PodsSeen
 from sharer.core.inventory import Inventory
-from sharer.core.ledger import Entry, Ledger, State, allocated, is_news, observe_all
 from sharer.core.listing import Offer
-from sharer.core.observations import PodsSeen
-from sharer.core.plan import rules_by_device
-from sharer.core.policy import Policy, resource_for
+from sharer.core.offer.plan import rules_by_device
+from sharer.core.policy.model import Policy, resource_for
 from sharer.core.ports import CgroupSource, CheckpointSource, Followed, ListSource, ProcessSource, ProcessTable
-from sharer.core.transition import DROP_AFTER_READINGS
 from sharer.core.unchanged import while_unchanged
 from sharer.core.values import dataclass
 from sharer.flows.attribute import attribute

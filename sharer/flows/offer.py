@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from sharer.core.change.transition import Listing, step
 from sharer.core.device_id import DeviceId, recognise
-from sharer.core.limits import needs_pre_start
+from sharer.core.limits.limits import needs_pre_start
 from sharer.core.listing import find_faults, make_offers
-from sharer.core.plan import Plan, make_plan
-from sharer.core.policy import Policy, Rivals
+from sharer.core.offer.plan import Plan, make_plan
+from sharer.core.policy.model import Policy, Rivals
 from sharer.core.ports import KubeletLink, ResourceAnswers, ResourceOptions, SliceSpecs
-from sharer.core.transition import Listing, step
 from sharer.flows.means import terms_of
 from sharer.flows.state import Basis, NodeState, NodeView
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 from sharer.core.enforcer import ContainerCgroups, Enforcer
 from sharer.core.errors import NodeError, RequestError
-from sharer.core.evidence import CheckpointEntry
-from sharer.core.limits import Tenant, Terms, find_tenants
-from sharer.core.observations import PodSeen
+from sharer.core.holders.evidence import CheckpointEntry
+from sharer.core.holders.observations import PodSeen
+from sharer.core.limits.limits import Tenant, Terms, find_tenants
 from sharer.core.ports import CheckpointSource
 from sharer.flows.means import terms_of
 from sharer.flows.state import NodeState

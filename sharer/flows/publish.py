@@ -25,9 +25,9 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from sharer.core.api_error import ApiError
-from sharer.core.gpu_node import GpuNode, make_gpu_node
+from sharer.core.holders.observations import NodeSeen
 from sharer.core.known import About, Stamp
-from sharer.core.observations import NodeSeen
+from sharer.core.report.gpu_node import GpuNode, make_gpu_node
 from sharer.flows.report import known_of
 from sharer.flows.state import NodeView
 

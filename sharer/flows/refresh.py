@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sharer.core.errors import NodeError
 from sharer.core.inventory import Inventory, remember_lost
-from sharer.core.limits import make_terms, with_driver_limits
-from sharer.core.mps_service import keep_mps
+from sharer.core.limits.limits import make_terms, with_driver_limits
+from sharer.core.mps.service import keep_mps
 from sharer.core.ports import FactsReader, GpuDriver
 from sharer.flows.state import NodeState, NodeView
 

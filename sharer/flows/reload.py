@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from sharer.core.change.choice import KnownLabels, NodeLabels, UnknownLabels, choose
+from sharer.core.change.rollout import PolicyInForce, is_new, refuse, stage, take_turn, wanted_as_it_is, why_staged
 from sharer.core.errors import NodeError, PolicyError
-from sharer.core.plan import make_plan
-from sharer.core.policy import Policy
-from sharer.core.policy_choice import KnownLabels, NodeLabels, UnknownLabels, choose
+from sharer.core.offer.plan import make_plan
+from sharer.core.policy.model import Policy
 from sharer.core.ports import PolicyMemory, PolicySource, PolicyText
-from sharer.core.rollout import PolicyInForce, is_new, refuse, stage, take_turn, wanted_as_it_is, why_staged
 from sharer.flows.state import NodeState
 
 LABELS_WAIT_S = 30.0  # a node without any policy waits so long for its labels, then takes the declared default

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from sharer.core.known import About, Known, Stamp
-from sharer.core.means import Promise
-from sharer.core.mps_state import MpsWanted
-from sharer.core.mps_wanted import mps_wanted
-from sharer.core.node_account import report_node
-from sharer.core.node_report import NodeReport
+from sharer.core.mps.state import MpsWanted
+from sharer.core.mps.wanted import mps_wanted
+from sharer.core.policy.means import Promise
+from sharer.core.report.account import report_node
+from sharer.core.report.node import NodeReport
 from sharer.flows.means import terms_of
 from sharer.flows.state import NodeView
 

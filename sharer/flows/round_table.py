@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from sharer.core.errors import AwayError, NodeError
-from sharer.core.evidence import Reading, SourceStatus
-from sharer.core.observations import ApiSync
+from sharer.core.holders.evidence import Reading, SourceStatus
+from sharer.core.holders.observations import ApiSync
 
 T = TypeVar("T")
 

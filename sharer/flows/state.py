@@ -6,22 +6,22 @@ import time
 from collections.abc import Mapping
 from dataclasses import field, replace
 
+from sharer.core.change.rollout import PolicyInForce
+from sharer.core.change.transition import Listing
 from sharer.core.edits import NodeFacts
 from sharer.core.enforcement import Enforcement
-from sharer.core.evidence import SliceKey, SourceStatus
-from sharer.core.excess import Excess
-from sharer.core.findings import Findings
 from sharer.core.health import Health
+from sharer.core.holders.evidence import SliceKey, SourceStatus
+from sharer.core.holders.findings import Findings
+from sharer.core.holders.ledger import Entry, Ledger
 from sharer.core.inventory import Inventory, Topology
-from sharer.core.ledger import Entry, Ledger
+from sharer.core.limits.excess import Excess
 from sharer.core.listing import Faults, Offer
-from sharer.core.means import Availability
-from sharer.core.mps_service import MpsServices
-from sharer.core.plan import Plan
-from sharer.core.policy import Policy
-from sharer.core.rollout import PolicyInForce
+from sharer.core.mps.service import MpsServices
+from sharer.core.offer.plan import Plan
+from sharer.core.policy.means import Availability
+from sharer.core.policy.model import Policy
 from sharer.core.told import EventCounts, Evictions
-from sharer.core.transition import Listing
 from sharer.core.values import dataclass
 from sharer.flows.pace import Pace
 

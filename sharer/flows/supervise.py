@@ -14,9 +14,9 @@ from functools import partial
 from typing import Protocol
 
 from sharer.core.errors import NodeError
-from sharer.core.mps_daemon import MpsDaemon
-from sharer.core.mps_state import MpsWanted
-from sharer.core.mps_supervision import SETTLE_S
+from sharer.core.mps.daemon import MpsDaemon
+from sharer.core.mps.state import MpsWanted
+from sharer.core.mps.supervision import SETTLE_S
 from sharer.flows.compute_modes import ModeKeeper
 from sharer.flows.keep_daemon import LATER_S, Keeper, StateWriter
 

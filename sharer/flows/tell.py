@@ -1,7 +1,8 @@
-"""Tell Kubernetes by Events what `core/news` finds: for `kubectl describe pod` and `kubectl describe node`.
+"""Tell Kubernetes by Events what `core/tell/news` finds: for `kubectl describe pod` and `kubectl describe node`.
 
 A step of the announcing thread. Needs the right to create and patch `events`; without it nothing is told, and whoever
-runs the step says so. Nothing else depends on it. What is told when is decided in `core/notices`, where the limits are.
+runs the step says so. Nothing else depends on it. What is told when is decided in `core/tell/notices`, where
+the limits are.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import time
 from collections.abc import Callable
 
 from sharer.core.errors import NodeError
-from sharer.core.news import News, find_news
-from sharer.core.notices import Notice, Notices, heard, next_notice, not_told, told
 from sharer.core.ports import ApiEvent, ApiWriter
+from sharer.core.tell.news import News, find_news
+from sharer.core.tell.notices import Notice, Notices, heard, next_notice, not_told, told
 from sharer.flows.state import NodeView
 from sharer.flows.told import Told
 

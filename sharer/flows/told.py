@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sharer.core.policy import OnExceed, Policy
+from sharer.core.policy.model import OnExceed, Policy
 from sharer.core.told import EventCounts, Evictions
 from sharer.flows.state import NodeState
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sharer.adapters.yaml_text import read_policy_text
+from sharer.core.change.transition import DROP_AFTER_S
 from sharer.core.errors import InputError, NodeError
-from sharer.core.node_report import HolderReport, NodeReport
-from sharer.core.policy import Rule, TimeSlicing
-from sharer.core.policy_text import to_yaml
+from sharer.core.policy.model import Rule, TimeSlicing
+from sharer.core.policy.text import to_yaml
 from sharer.core.quantities import duration, format_bytes
-from sharer.core.transition import DROP_AFTER_S
+from sharer.core.report.node import HolderReport, NodeReport
 from sharer.simulation.describe import describe_node, needs_mps, simulated_plan
 from sharer.simulation.hardware import SimulatedGpu
 from sharer.simulation.kubelet import Phase, PodStatus

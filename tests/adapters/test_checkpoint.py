@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sharer.adapters.checkpoint import FILE_NAME, MAX_BYTES, Checkpoint
 from sharer.adapters.watch import DirectoryWatch
 from sharer.core.errors import NodeError
-from sharer.core.evidence import CheckpointEntry, CheckpointReading
+from sharer.core.holders.evidence import CheckpointEntry, CheckpointReading
 from sharer.simulation.kubelet import ContainerSpec
 from sharer.simulation.kubelet import write_checkpoint as write_as_a_kubelet
 from tests.simulation.fake_kubelet_node import GPU, fake_node

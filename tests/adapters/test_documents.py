@@ -10,7 +10,7 @@ import yaml
 
 from sharer.adapters.documents import read_inventory, read_node_report, to_bytes, to_json, to_yaml
 from sharer.core.errors import InputError
-from sharer.core.inventory_report import report_inventory
+from sharer.core.report.inventory import report_inventory
 from tests.core.builders import gpu, mig, node, policy, time_slicing
 from tests.core.nodes import held, key, known, report
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from prometheus_client.parser import text_string_to_metric_families
 
 from sharer.adapters.metrics import CONTENT_TYPE, Exposition
-from sharer.core.figures import Moment, Tallies, figures
 from sharer.core.known import Known
-from sharer.core.metrics import KUBELET_SECONDS, METRICS, POLICY_INFO, SLICES, Durations, Figure, Histogram, Labels
+from sharer.core.tell.figures import Moment, Tallies, figures
+from sharer.core.tell.metrics import KUBELET_SECONDS, METRICS, POLICY_INFO, SLICES, Durations, Figure, Histogram, Labels
 from tests.core.nodes import ABOUT
 
 

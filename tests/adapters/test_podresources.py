@@ -14,7 +14,7 @@ import pytest
 
 from sharer.adapters.podresources import PodResources
 from sharer.core.errors import NodeError
-from sharer.core.evidence import Holder
+from sharer.core.holders.evidence import Holder
 from sharer.kubeletapi import deviceplugin_pb2 as plugin_pb
 from sharer.kubeletapi import podresources_pb2 as pb
 from sharer.simulation.kubelet import ContainerSpec, Fail, Hang

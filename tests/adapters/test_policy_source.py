@@ -12,7 +12,7 @@ import pytest
 
 from sharer.adapters.policy_source import MAX_TEXT_BYTES, ConfigMapPolicies, MountedPolicies, NoPolicy
 from sharer.core.errors import NodeError
-from sharer.core.observations import ApiSync, ApiTrouble, ApiTroubleKind, ConfigMapSeen
+from sharer.core.holders.observations import ApiSync, ApiTrouble, ApiTroubleKind, ConfigMapSeen
 from sharer.core.ports import PolicyShelf, PolicySource
 
 NOT_YET = ApiSync(synced_at_s=None, trouble=None)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sharer.adapters.yaml_text import FASTEST, MAX_BYTES, MAX_DEPTH, MAX_NODES, Loader, locate, read_policy_text
 from sharer.core.errors import PolicyError, Problem
-from sharer.core.located import LocatedList, LocatedMapping, LocatedNode, LocatedScalar
+from sharer.core.policy.located import LocatedList, LocatedMapping, LocatedNode, LocatedScalar
 from tests.core.policies import HEAD, refusal
 
 LOADERS: list[Loader] = list(dict.fromkeys([yaml.SafeLoader, FASTEST]))

@@ -13,9 +13,9 @@ from pathlib import Path
 from sharer.adapters.kube.access import Kubeconfig
 from sharer.adapters.kube.client import KubeClient
 from sharer.adapters.kube.connect import connect
+from sharer.core.holders.observations import NodeSeen
 from sharer.core.inventory import Inventory
 from sharer.core.known import About
-from sharer.core.observations import NodeSeen
 from sharer.flows.announce import Step
 from sharer.flows.publish import Living, Publishing
 from sharer.flows.report import stamper

@@ -16,11 +16,11 @@ from sharer.adapters.cgroups import CgroupTree
 from sharer.adapters.checkpoint import Checkpoint
 from sharer.adapters.nvml import NvmlDriver
 from sharer.adapters.watch import DirectoryWatch
+from sharer.core.change.rollout import PolicyInForce
 from sharer.core.enforcer import Reach
-from sharer.core.evidence import GpuProcess, ProcessReading, SourceStatus
-from sharer.core.policy import MemoryPolicy
+from sharer.core.holders.evidence import GpuProcess, ProcessReading, SourceStatus
+from sharer.core.policy.model import MemoryPolicy
 from sharer.core.quantities import GIB
-from sharer.core.rollout import PolicyInForce
 from sharer.enforcers import make_enforcers
 from sharer.flows.diary import LOOK_S
 from sharer.flows.enforce import Enforcing

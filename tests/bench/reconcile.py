@@ -6,7 +6,8 @@ import gc
 import time
 from collections.abc import Callable
 
-from sharer.core.evidence import (
+from sharer.core.change.transition import Listing, step
+from sharer.core.holders.evidence import (
     CgroupReading,
     CheckpointEntry,
     CheckpointReading,
@@ -16,13 +17,12 @@ from sharer.core.evidence import (
     ProcessReading,
     Reading,
 )
+from sharer.core.holders.ledger import Ledger, observe_all
+from sharer.core.holders.observations import PodPhase, PodSeen, PodsSeen
 from sharer.core.inventory import Topology
-from sharer.core.ledger import Ledger, observe_all
 from sharer.core.listing import make_offers
-from sharer.core.observations import PodPhase, PodSeen, PodsSeen
-from sharer.core.plan import make_plan
-from sharer.core.policy import MemoryPolicy
-from sharer.core.transition import Listing, step
+from sharer.core.offer.plan import make_plan
+from sharer.core.policy.model import MemoryPolicy
 from tests.core.builders import gpu, node, policy, rule, time_slicing
 
 SLICES, PODS, GPUS = 2000, 250, 8

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sharer.core.gpu_node import make_gpu_node
 from sharer.core.known import Known
 from sharer.core.quantities import GIB
+from sharer.core.report.gpu_node import make_gpu_node
 from sharer.simulation.apiserver import (
     CONFIG_MAP,
     GPU_NODE,

@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 
-from sharer.core.cluster_account import Selection, report_cluster
-from sharer.core.cluster_facts import ClusterFacts, GpuNodeFacts, NodeFacts, Source
-from sharer.core.cluster_report import ClusterReport
-from sharer.core.node_report import GpuStatus, HolderReport, HostReport, PolicyReport, ResourceReport, WarningReport
-from sharer.core.pod_asks import Ask, PodAsk
+from sharer.core.cluster.account import Selection, report_cluster
+from sharer.core.cluster.facts import ClusterFacts, GpuNodeFacts, NodeFacts, Source
+from sharer.core.cluster.pod_asks import Ask, PodAsk
+from sharer.core.cluster.report import ClusterReport
 from sharer.core.quantities import GIB
+from sharer.core.report.node import GpuStatus, HolderReport, HostReport, PolicyReport, ResourceReport, WarningReport
 from tests.core.nodes import SHARED
 
 SEEN_AT = "2026-01-01T00:00:00Z"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sharer.core.policy_choice import HOLD_LABEL, POLICY_LABEL
-from sharer.core.policy_steps import PREVIOUS
+from sharer.core.change.choice import HOLD_LABEL, POLICY_LABEL
+from sharer.core.policy.steps import PREVIOUS
 from sharer.simulation.apiserver import CONFIG_MAP, NODE, ApiServer
 from tests.cli.fleet import FleetServer, mixed, shared_node
 from tests.cli.running import run, write_policy
@@ -169,7 +169,7 @@ def test_a_config_map_that_changed_meanwhile_is_left_alone(fleet: FleetServer, t
     from sharer.adapters.kube.calls import CONFIG_MAPS
     from sharer.adapters.kube.errors import ApiError
     from sharer.cli.cluster_access import open_cluster
-    from sharer.core.policy_steps import replace_text
+    from sharer.core.policy.steps import replace_text
 
     old, new = old_and_new(tmp_path)
     fleet.add_policies(default=old.read_text())

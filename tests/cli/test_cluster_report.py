@@ -31,10 +31,10 @@ from sharer.cli.completion import completions
 from sharer.cli.group import sharer
 from sharer.cli.options import Output
 from sharer.cli.progress import Progress
-from sharer.core.cluster_report import ClusterReport
+from sharer.core.cluster.report import ClusterReport
 from sharer.core.errors import NodeError
-from sharer.core.node_report import NodeReport
 from sharer.core.quantities import GIB
+from sharer.core.report.node import NodeReport
 from sharer.simulation.apiserver import GPU_NODE, KINDS, NODE, ApiServer, Fail, Hang
 from tests.cli.fleet import LONG_AGO, NVIDIA, FleetServer, mixed, shared_node
 from tests.cli.running import run

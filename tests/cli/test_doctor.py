@@ -18,7 +18,7 @@ from sharer.adapters.kube.client import KubeClient
 from sharer.adapters.kube.survey import ask_rights
 from sharer.adapters.kube.timings import KubeTimings
 from sharer.cli.node_facts import as_seen_here, rights_of
-from sharer.core.node_survey import Right
+from sharer.core.doctor.survey import Right
 from sharer.settings import Settings, read_settings
 from sharer.simulation.apiserver import DAEMON_SET, GPU_NODE, NODE, POLICY_BINDING, RUNTIME_CLASS, node_object
 from tests.cli.running import run

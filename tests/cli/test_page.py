@@ -23,7 +23,7 @@ import pytest
 from sharer.adapters.documents import compact_pieces, to_bytes
 from sharer.adapters.local_socket import LocalSocket
 from sharer.cli.picture import of_one_node, page_pieces
-from sharer.core.evidence import SourceStatus
+from sharer.core.holders.evidence import SourceStatus
 from sharer.simulation.apiserver import ApiServer, Fail
 from tests.cli.fleet import FleetServer, mixed, shared_node
 from tests.cli.page import HOSTILE, every_state, hostile

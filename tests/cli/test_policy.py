@@ -7,7 +7,7 @@ import pytest
 from sharer.adapters.documents import to_json
 from sharer.adapters.yaml_text import read_policy_text
 from sharer.core.inventory import Inventory
-from sharer.core.inventory_report import report_inventory
+from sharer.core.report.inventory import report_inventory
 from tests.cli.running import run, write_policy
 from tests.core.builders import gpu, gpu_uuid, node
 

@@ -17,17 +17,17 @@ import yaml
 from sharer.adapters.documents import to_bytes
 from sharer.adapters.local_socket import LocalSocket
 from sharer.cli.report import WATCH_S, keep_showing
+from sharer.core.change.rollout import PolicyInForce, refuse, stage
 from sharer.core.errors import NodeError, SharerError
-from sharer.core.evidence import SourceStatus
-from sharer.core.findings import Finding, FindingKind
+from sharer.core.holders.evidence import SourceStatus
+from sharer.core.holders.findings import Finding, FindingKind
 from sharer.core.known import Known
-from sharer.core.mps_service import MpsService, MpsServices
-from sharer.core.mps_state import MpsGpu, MpsInterface, MpsWanted
-from sharer.core.node_report import NodeReport
-from sharer.core.policy import MemoryPolicy, Mig, Mps
+from sharer.core.mps.service import MpsService, MpsServices
+from sharer.core.mps.state import MpsGpu, MpsInterface, MpsWanted
+from sharer.core.policy.model import MemoryPolicy, Mig, Mps
 from sharer.core.ports import PolicyText
 from sharer.core.quantities import GIB
-from sharer.core.rollout import PolicyInForce, refuse, stage
+from sharer.core.report.node import NodeReport
 from tests.cli.running import Ran, run, write_policy
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, rule, time_slicing
 from tests.core.nodes import held, key, known, process, reading, report

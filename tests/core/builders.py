@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sharer.core.inventory import Inventory, MigDevice, PhysicalGpu
-from sharer.core.policy import Match, Policy, Rule, Sharing, TimeSlicing
+from sharer.core.policy.model import Match, Policy, Rule, Sharing, TimeSlicing
 from sharer.core.quantities import MIB
 
 A100 = PhysicalGpu(

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from sharer.core.evidence import Evidence, GpuProcess, Holder, ProcessReading, SliceKey
+from sharer.core.change.transition import Listing, step
+from sharer.core.holders.evidence import Evidence, GpuProcess, Holder, ProcessReading, SliceKey
+from sharer.core.holders.ledger import Entry, Ledger, State
 from sharer.core.inventory import Inventory, Topology
 from sharer.core.known import About, Known
-from sharer.core.ledger import Entry, Ledger, State
 from sharer.core.listing import Faults, make_offers
-from sharer.core.node_account import report_node
-from sharer.core.node_report import NodeReport
-from sharer.core.plan import make_plan
-from sharer.core.policy import MemoryPolicy, Policy
-from sharer.core.transition import Listing, step
+from sharer.core.offer.plan import make_plan
+from sharer.core.policy.model import MemoryPolicy, Policy
+from sharer.core.report.account import report_node
+from sharer.core.report.node import NodeReport
 from tests.core.builders import gpu_uuid, policy
 
 SHARED = "nvidia.com/gpu.shared"

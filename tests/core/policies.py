@@ -6,7 +6,7 @@ import pytest
 
 from sharer.adapters.yaml_text import read_policy_text
 from sharer.core.errors import PolicyError
-from sharer.core.policy import Policy, Rule
+from sharer.core.policy.model import Policy, Rule
 
 HEAD = "apiVersion: sharer.dev/v1alpha1\nkind: SharingPolicy\n"
 

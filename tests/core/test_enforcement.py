@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from sharer.core.enforcement import MAX_LIFTS, Enforcement, Hold, after_look
 from sharer.core.enforcer import Verdict
-from sharer.core.limits import ComputeBound, MemoryBound, PromiseKey, Tenant
-from sharer.core.means import Choice, Promise
-from sharer.core.policy import MemoryPolicy
+from sharer.core.limits.limits import ComputeBound, MemoryBound, PromiseKey, Tenant
+from sharer.core.policy.means import Choice, Promise
+from sharer.core.policy.model import MemoryPolicy
 from sharer.core.quantities import GIB
 
 POD, OTHER = "0e1f8a3b-0000-4000-8000-00000000000a", "0e1f8a3b-0000-4000-8000-00000000000b"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sharer.core.health import DeviceHealth, Health, after_look, after_operator, after_xid
-from sharer.core.policy import HealthPolicy
+from sharer.core.policy.model import HealthPolicy
 from sharer.core.ports import GpuSigns, XidEvent
 from tests.core.builders import gpu, gpu_uuid, mig, node
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from sharer.core.change.transition import Listed, Listing, step
 from sharer.core.edits import DeviceFacts, Injection, NodeFacts
-from sharer.core.evidence import Holder
+from sharer.core.holders.evidence import Holder
+from sharer.core.holders.ledger import Entry, Ledger, State
 from sharer.core.inventory import Inventory, Topology
-from sharer.core.ledger import Entry, Ledger, State
 from sharer.core.listing import Faults, Offer, fault_of, find_faults, make_offers
-from sharer.core.mps_service import MpsService, MpsServices
-from sharer.core.mps_state import MpsGpu
-from sharer.core.plan import make_plan
-from sharer.core.policy import Mig, Mps
+from sharer.core.mps.service import MpsService, MpsServices
+from sharer.core.mps.state import MpsGpu
+from sharer.core.offer.plan import make_plan
+from sharer.core.policy.model import Mig, Mps
 from sharer.core.quantities import MIB
-from sharer.core.transition import Listed, Listing, step
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, time_slicing
 
 FACTS = NodeFacts(injection=(Injection.ENVVAR,))

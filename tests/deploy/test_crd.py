@@ -14,16 +14,16 @@ from cel_expr_python import cel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sharer.core import gpu_node_size
-from sharer.core.gpu_node import Summary, make_gpu_node
-from sharer.core.inventory_report import camel_case
 from sharer.core.known import Known
-from sharer.core.node_report import NodeStatus
+from sharer.core.report import gpu_node_size
+from sharer.core.report.gpu_node import Summary, make_gpu_node
+from sharer.core.report.inventory import camel_case
+from sharer.core.report.node import NodeStatus
 from sharer.simulation.apiserver import GPU_NODE, ApiServer
 from sharer.simulation.apiserver.definitions import read_definition
 from sharer.simulation.apiserver.schemas import problems, structural_problems, undeclared, wrong_types
 from tests.core.nodes import ABOUT, NOW_S
-from tests.core.test_gpu_node import crowded, sliced
+from tests.core.report.test_gpu_node import crowded, sliced
 from tests.deploy.crd import gpu_node_crd
 
 Schema = dict[str, Any]

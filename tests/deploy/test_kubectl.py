@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from sharer.simulation.apiserver import GPU_NODE, NODE, POD, ApiServer, node_object, pod_object
-from tests.core.test_gpu_node import sliced
+from tests.core.report.test_gpu_node import sliced
 from tests.deploy.crd import CRD_FILE, gpu_node_crd
 from tests.deploy.test_crd import published
 from tests.deploy.tools import kubectl

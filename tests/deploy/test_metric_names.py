@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sharer.core.metrics import METRICS, MetricKind
+from sharer.core.tell.metrics import METRICS, MetricKind
 from tests.deploy.chart import CHART, RELEASE, named, objects, template
 
 DASHBOARD: Any = json.loads((CHART / "files" / "dashboard.json").read_text())

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from sharer.adapters.yaml_text import read_policy_text
-from sharer.core.policy import Mps, TimeSlicing, default_resource
+from sharer.core.policy.model import Mps, TimeSlicing, default_resource
 from tests.deploy.chart import (
     CHART,
     NAMESPACE,

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from sharer.core.node_report import NodeReport
+from sharer.core.report.node import NodeReport
 from sharer.simulation.apiserver import POD, Object, pod_object
 from sharer.simulation.kubelet import ContainerSpec, KubeletSettings, Phase
 from tests.e2e.api import Api

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sharer.core.metrics import METRICS, MetricKind
+from sharer.core.tell.metrics import METRICS, MetricKind
 from tests.e2e.api import Api
 from tests.e2e.conftest import MakeNode
 from tests.e2e.gpus import GPU, A

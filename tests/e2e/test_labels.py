@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sharer.core.node_labels import COUNT, KEYS, PRODUCT, SLICES
+from sharer.core.tell.node_labels import COUNT, KEYS, PRODUCT, SLICES
 from sharer.simulation.apiserver import NODE
 from tests.e2e.api import Api
 from tests.e2e.gpus import policy, shared

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sharer.core.list_size import MAX_LIST_BYTES, most_numbered_ids
+from sharer.core.policy.list_size import MAX_LIST_BYTES, most_numbered_ids
 from sharer.kubeletapi import deviceplugin_pb2 as api
 from sharer.simulation.kubelet import Phase
 from tests.e2e.conftest import MakeNode

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from sharer.adapters.mps import MpsStateFiles
-from sharer.core.mps_state import MpsGpu, MpsInterface, MpsState, folder_name
-from sharer.core.node_report import MpsReport
+from sharer.core.mps.state import MpsGpu, MpsInterface, MpsState, folder_name
+from sharer.core.report.node import MpsReport
 from sharer.simulation.cgroups import write_process
 from sharer.simulation.hardware import SimulatedGpu, SimulatedProcess
 from sharer.simulation.kubelet import PodStatus

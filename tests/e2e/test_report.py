@@ -14,7 +14,7 @@ import pytest
 from sharer.adapters.local_socket import FILE_NAME
 from sharer.cli.report import read_report
 from sharer.core.errors import NodeError
-from sharer.core.node_report import NodeReport
+from sharer.core.report.node import NodeReport
 from tests.e2e.gpus import GPU, A, policy, shared, slices
 from tests.e2e.node import Node
 from tests.e2e.process import PATIENCE_S

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from sharer.core.cut import Target
 from sharer.core.device_id import DeviceId
 from sharer.core.edits import DeviceFacts, Injection, NodeFacts
-from sharer.core.evidence import ProcessReading
 from sharer.core.grant import make_grant
+from sharer.core.holders.evidence import ProcessReading
 from sharer.core.injection import container_edits
-from sharer.core.limits import MemoryBound, Tenant
-from sharer.core.means import Choice, Promise
-from sharer.core.policy import MemoryPolicy
+from sharer.core.limits.limits import MemoryBound, Tenant
+from sharer.core.limits.usage import Usage
+from sharer.core.offer.cut import Target
+from sharer.core.policy.means import Choice, Promise
+from sharer.core.policy.model import MemoryPolicy
 from sharer.core.quantities import GIB
-from sharer.core.usage import Usage
 from sharer.enforcers import ENFORCERS
 from sharer.enforcers.mig import MigEnforcer
 from tests.core.builders import gpu, mig, node

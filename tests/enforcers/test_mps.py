@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharer.core.cut import Target
 from sharer.core.device_id import DeviceId, Strategy
 from sharer.core.edits import ContainerEdits, DeviceFacts, Injection, NodeFacts
 from sharer.core.errors import RequestError
-from sharer.core.evidence import GpuProcess, ProcessReading
 from sharer.core.grant import make_grant
-from sharer.core.limits import ComputeBound, MemoryBound, Tenant
-from sharer.core.means import Choice, Promise
-from sharer.core.mps_service import NEVER_SERVED
-from sharer.core.mps_state import MpsGpu, MpsInterface, MpsState
-from sharer.core.policy import MemoryPolicy
+from sharer.core.holders.evidence import GpuProcess, ProcessReading
+from sharer.core.limits.limits import ComputeBound, MemoryBound, Tenant
+from sharer.core.limits.usage import NOT_KNOWN, Usage
+from sharer.core.mps.service import NEVER_SERVED
+from sharer.core.mps.state import MpsGpu, MpsInterface, MpsState
+from sharer.core.offer.cut import Target
+from sharer.core.policy.means import Choice, Promise
+from sharer.core.policy.model import MemoryPolicy
 from sharer.core.quantities import GIB
-from sharer.core.usage import NOT_KNOWN, Usage
 from sharer.enforcers.mps import MpsEnforcer
 from tests.core.builders import gpu, gpu_uuid, mig, node
 from tests.enforcers.out_of_reach import NOTHING

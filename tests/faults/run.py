@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from sharer.cli.report import read_report
 from sharer.core.errors import NodeError
-from sharer.core.node_report import NodeReport
+from sharer.core.report.node import NodeReport
 from sharer.simulation.kubelet import KubeletPanic
 from tests.faults.history import wrong_moments
 from tests.faults.sequence import Burst, Sequence, sequence

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sharer.core.node_report import HolderReport, NodeReport, SliceReport
+from sharer.core.report.node import HolderReport, NodeReport, SliceReport
 from sharer.simulation.kubelet import (
     ContainerKind,
     ContainerState,

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from sharer.adapters.cgroups import CgroupTree
 from sharer.adapters.nvml import NvmlDriver
+from sharer.core.change.rollout import PolicyInForce
 from sharer.core.enforcement import Hold
 from sharer.core.enforcer import ContainerCgroups, LimitAnswer, LimitQuestion, MemoryLimits, Reach
 from sharer.core.errors import NodeError
-from sharer.core.evidence import (
+from sharer.core.holders.evidence import (
     CheckpointEntry,
     CheckpointReading,
     Evidence,
@@ -20,12 +21,11 @@ from sharer.core.evidence import (
     ProcessReading,
     SourceStatus,
 )
+from sharer.core.holders.ledger import Ledger
+from sharer.core.holders.observations import PodSeen, PodsSeen
 from sharer.core.inventory import remember_lost
-from sharer.core.ledger import Ledger
-from sharer.core.observations import PodSeen, PodsSeen
-from sharer.core.policy import MemoryPolicy, Policy, TimeSlicing
+from sharer.core.policy.model import MemoryPolicy, Policy, TimeSlicing
 from sharer.core.quantities import GIB
-from sharer.core.rollout import PolicyInForce
 from sharer.enforcers import make_enforcers
 from sharer.flows.enforce import Enforcing
 from sharer.flows.means import MeansCheck

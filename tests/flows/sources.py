@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from sharer.core.errors import NodeError
-from sharer.core.evidence import (
+from sharer.core.holders.evidence import (
     CgroupReading,
     CheckpointEntry,
     CheckpointReading,
@@ -15,7 +15,7 @@ from sharer.core.evidence import (
     ListReading,
     SliceKey,
 )
-from sharer.core.observations import ApiSync, PodPhase, PodSeen, PodsSeen
+from sharer.core.holders.observations import ApiSync, PodPhase, PodSeen, PodsSeen
 from sharer.core.ports import ProcessIdentity, RawProcess, RawProcesses
 from sharer.flows.observe import Sources
 from tests.core.builders import gpu_uuid

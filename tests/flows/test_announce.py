@@ -13,8 +13,8 @@ import pytest
 
 from sharer.core.api_error import ApiError
 from sharer.core.errors import NodeError, SharerError
-from sharer.core.evidence import SourceStatus
-from sharer.core.observations import ApiTroubleKind, NodeSeen
+from sharer.core.holders.evidence import SourceStatus
+from sharer.core.holders.observations import ApiTroubleKind, NodeSeen
 from sharer.flows.announce import GATHER_S, RETRY_CAP_S, SLOW_RETRY_S, Announcing
 from sharer.flows.state import NodeView
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sharer.core.errors import NodeError
-from sharer.core.evidence import GpuProcess
+from sharer.core.holders.evidence import GpuProcess
 from sharer.core.ports import ProcessIdentity, RawProcess, RawProcesses
 from sharer.flows.attribute import NO_HOST_PIDS, Attributed, attribute
 from tests.flows.sources import UUID, SaidBy, of_pod, running

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sharer.core.errors import NodeError
-from sharer.core.means import Promise
-from sharer.core.observations import ContainerKind, ContainerSeen, PodPhase, PodSeen
-from sharer.core.policy import MemoryPolicy, Mig, OnExceed
+from sharer.core.holders.observations import ContainerKind, ContainerSeen, PodPhase, PodSeen
+from sharer.core.policy.means import Promise
+from sharer.core.policy.model import MemoryPolicy, Mig, OnExceed
 from sharer.core.quantities import GIB
 from sharer.simulation.gpus import SimulatedGpus
 from sharer.simulation.memory_limits import LimitBackend

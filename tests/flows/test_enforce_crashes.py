@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sharer.core.enforcer import MemoryLimits
-from sharer.core.policy import MemoryPolicy
+from sharer.core.policy.model import MemoryPolicy
 from sharer.core.quantities import GIB
 from sharer.simulation.gpus import SimulatedGpus
 from sharer.simulation.memory_limits import LimitBackend

@@ -15,11 +15,11 @@ from sharer.adapters.cgroups import CgroupTree
 from sharer.adapters.nvml import NvmlDriver
 from sharer.adapters.processes import ProcFs
 from sharer.adapters.watch import DirectoryWatch
+from sharer.core.change.rollout import PolicyInForce
 from sharer.core.enforcer import Reach
-from sharer.core.evidence import CheckpointEntry, SourceStatus
-from sharer.core.policy import MemoryPolicy
+from sharer.core.holders.evidence import CheckpointEntry, SourceStatus
+from sharer.core.policy.model import MemoryPolicy
 from sharer.core.quantities import GIB
-from sharer.core.rollout import PolicyInForce
 from sharer.enforcers import make_enforcers
 from sharer.flows.attribute import attribute
 from sharer.flows.enforce import Enforcing

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from sharer.core.change.rollout import PolicyInForce
 from sharer.core.errors import NodeError
-from sharer.core.evidence import Evidence
-from sharer.core.excess import Excess
-from sharer.core.ledger import Ledger
-from sharer.core.news import News, Reason
-from sharer.core.observations import PodPhase, PodSeen, PodsSeen
-from sharer.core.policy import MemoryPolicy, OnExceed
+from sharer.core.holders.evidence import Evidence
+from sharer.core.holders.ledger import Ledger
+from sharer.core.holders.observations import PodPhase, PodSeen, PodsSeen
+from sharer.core.limits.excess import Excess
+from sharer.core.policy.model import MemoryPolicy, OnExceed
 from sharer.core.ports import ApiEvent, Eviction
 from sharer.core.quantities import GIB
-from sharer.core.rollout import PolicyInForce
+from sharer.core.tell.news import News, Reason
 from sharer.flows.evict import AGAIN_S, STALE_S, Evicting
 from sharer.flows.state import NodeState, NodeView
 from sharer.flows.told import WITHOUT_API, Told

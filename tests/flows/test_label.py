@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import pytest
 
 from sharer.core.errors import NodeError
+from sharer.core.holders.observations import NodeSeen
 from sharer.core.inventory import Inventory
-from sharer.core.node_labels import COUNT, KEYS, PRODUCT
-from sharer.core.observations import NodeSeen
-from sharer.core.plan import Plan
+from sharer.core.offer.plan import Plan
+from sharer.core.tell.node_labels import COUNT, KEYS, PRODUCT
 from sharer.flows.label import AGAIN_S, Labelling
 from sharer.flows.state import NodeState, NodeView
 from tests.core.builders import gpu, node

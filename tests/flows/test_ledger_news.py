@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sharer.core.evidence import Holder, SliceKey
-from sharer.core.ledger import Entry, Ledger, Remnant, State
+from sharer.core.holders.evidence import Holder, SliceKey
+from sharer.core.holders.ledger import Entry, Ledger, Remnant, State
 from sharer.flows.ledger_news import ledger_news
 
 TRAIN = Holder(uid="uid-1", namespace="default", pod="train", container="c")

@@ -7,8 +7,8 @@ import queue
 
 from sharer.core.errors import NodeError
 from sharer.core.inventory import GpuLink, Topology
-from sharer.core.plan import make_plan
-from sharer.core.policy import Exclusive, Sharing
+from sharer.core.offer.plan import make_plan
+from sharer.core.policy.model import Exclusive, Sharing
 from sharer.flows.links import LinkReader, read_links
 from sharer.flows.state import NodeState
 from tests.core.builders import gpu, gpu_uuid, node, policy, time_slicing

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sharer.core.edits import DeviceFacts, Injection, NodeFacts
-from sharer.core.policy import MemoryPolicy
+from sharer.core.policy.model import MemoryPolicy
 from sharer.flows.means import RECHECK_S, RETRY_S, MeansCheck
 from sharer.flows.state import NodeState
 from sharer.simulation.gpus import SimulatedGpus

@@ -11,14 +11,14 @@ from typing import NoReturn
 import pytest
 
 from sharer.adapters.mps import MpsDirectories, MpsStateFiles
+from sharer.core.change.rollout import PolicyInForce
 from sharer.core.edits import DeviceFacts, Injection, NodeFacts
 from sharer.core.errors import RequestError
-from sharer.core.evidence import CheckpointReading, Evidence, Holder, ListReading, SourceStatus
-from sharer.core.ledger import Entry, Ledger, State
-from sharer.core.mps_service import BACK, NEVER_SERVED, STAYS_UP_S, MpsServices
-from sharer.core.mps_state import MpsGpu, MpsInterface, MpsState, folder_name
-from sharer.core.policy import Auto, ComputePolicy, Match, MemoryPolicy, Mps, Policy
-from sharer.core.rollout import PolicyInForce
+from sharer.core.holders.evidence import CheckpointReading, Evidence, Holder, ListReading, SourceStatus
+from sharer.core.holders.ledger import Entry, Ledger, State
+from sharer.core.mps.service import BACK, NEVER_SERVED, STAYS_UP_S, MpsServices
+from sharer.core.mps.state import MpsGpu, MpsInterface, MpsState, folder_name
+from sharer.core.policy.model import Auto, ComputePolicy, Match, MemoryPolicy, Mps, Policy
 from sharer.enforcers import ENFORCERS
 from sharer.flows.allocate import Answers
 from sharer.flows.inbox import Inbox

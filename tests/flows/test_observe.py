@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from sharer.core.change.rollout import PolicyInForce
 from sharer.core.errors import AwayError, NodeError
-from sharer.core.evidence import CgroupReading, CheckpointReading, Holder, ListReading, SliceKey, SourceStatus
-from sharer.core.ledger import Entry, State
-from sharer.core.observations import ApiSync, ApiTrouble, ApiTroubleKind, PodPhase
-from sharer.core.policy import Exclusive, Sharing
-from sharer.core.rollout import PolicyInForce
+from sharer.core.holders.evidence import CgroupReading, CheckpointReading, Holder, ListReading, SliceKey, SourceStatus
+from sharer.core.holders.ledger import Entry, State
+from sharer.core.holders.observations import ApiSync, ApiTrouble, ApiTroubleKind, PodPhase
+from sharer.core.policy.model import Exclusive, Sharing
 from sharer.flows.inbox import Allocated, Hint, Inbox, News
 from sharer.flows.observe import follow, follow_holders, next_look_s, observe
 from sharer.flows.state import NodeState
@@ -301,7 +301,7 @@ def test_a_new_node_need_not_wait_for_its_kubelet_to_grow_old() -> None:
 
 
 def test_readings_are_counted_as_they_are_believed() -> None:
-    """Two readings without a holder let an ID be dropped (`core/transition`): one that is no news must not count."""
+    """Two readings without a holder let an ID be dropped (core/change): one that is no news must not count."""
     lab = Lab()
     lab.said.listed = listed({A: "train"})
     lab.run(30.0)

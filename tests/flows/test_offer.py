@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from sharer.core.change.rollout import PolicyInForce
 from sharer.core.device_id import DeviceId
 from sharer.core.edits import DeviceFacts, Injection, NodeFacts
 from sharer.core.errors import RequestError
-from sharer.core.evidence import CheckpointReading, Evidence, ListReading
-from sharer.core.ledger import Ledger, allocated
-from sharer.core.policy import MemoryPolicy
+from sharer.core.holders.evidence import CheckpointReading, Evidence, ListReading
+from sharer.core.holders.ledger import Ledger, allocated
+from sharer.core.policy.model import MemoryPolicy
 from sharer.core.ports import ListedDevice, ResourceAnswers, ResourceOptions
-from sharer.core.rollout import PolicyInForce
 from sharer.flows.allocate import Answers
 from sharer.flows.inbox import Allocated, Hint, Inbox
 from sharer.flows.offer import offer

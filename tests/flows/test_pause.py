@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sharer.core.change.rollout import PolicyInForce
 from sharer.core.errors import NodeError
 from sharer.core.inventory import Inventory
-from sharer.core.policy import Policy
-from sharer.core.rollout import PolicyInForce
+from sharer.core.policy.model import Policy
 from sharer.flows.allocate import Answers
 from sharer.flows.offer import offer
 from sharer.flows.pause import pause

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sharer.core.errors import RequestError
-from sharer.core.means import WATCHING
-from sharer.core.policy import MemoryPolicy
+from sharer.core.policy.means import WATCHING
+from sharer.core.policy.model import MemoryPolicy
 from sharer.core.quantities import GIB
 from sharer.flows.prestart import PreStart
 from sharer.simulation.gpus import SimulatedGpus

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sharer.core.api_error import ApiError
+from sharer.core.change.rollout import PolicyInForce
+from sharer.core.holders.observations import ApiTroubleKind, NodeSeen
 from sharer.core.known import About
-from sharer.core.observations import ApiTroubleKind, NodeSeen
-from sharer.core.rollout import PolicyInForce
 from sharer.flows.announce import SLOW_RETRY_S, Announcing
 from sharer.flows.publish import APART_S, CHECK_S, FLEET_SPREAD_S, LEASE_S, RENEW_S, Living, Publishing
 from sharer.flows.report import stamper

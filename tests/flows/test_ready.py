@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sharer.core.evidence import SourceStatus
-from sharer.core.rollout import PolicyInForce
+from sharer.core.change.rollout import PolicyInForce
+from sharer.core.holders.evidence import SourceStatus
 from sharer.flows.allocate import Answers
 from sharer.flows.offer import offer
 from sharer.flows.ready import ALIVE_S, API_SYNC_S, SYNC_S, why_not_alive, why_not_ready

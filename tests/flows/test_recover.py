@@ -8,7 +8,7 @@ import pytest
 
 from sharer.core.errors import NodeError
 from sharer.core.health import Health, after_xid
-from sharer.core.policy import HealthPolicy
+from sharer.core.policy.model import HealthPolicy
 from sharer.core.ports import XidEvent
 from sharer.flows.recover import RECOVER_ANNOTATION, recover
 from sharer.flows.state import NodeState

@@ -7,9 +7,9 @@ import hashlib
 import pytest
 
 from sharer.adapters.yaml_text import read_policy_text
+from sharer.core.change.choice import KnownLabels, NodeLabels, UnknownLabels
 from sharer.core.errors import NodeError, PolicyError
-from sharer.core.policy import Policy, TimeSlicing
-from sharer.core.policy_choice import KnownLabels, NodeLabels, UnknownLabels
+from sharer.core.policy.model import Policy, TimeSlicing
 from sharer.core.ports import PolicyShelf, PolicyText
 from sharer.flows.reload import LABELS_WAIT_S, reload
 from sharer.flows.state import NodeState

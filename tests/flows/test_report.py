@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from sharer.core.findings import Finding, FindingKind, Findings
+from sharer.core.change.rollout import PolicyInForce
+from sharer.core.holders.findings import Finding, FindingKind, Findings
 from sharer.core.known import About
-from sharer.core.rollout import PolicyInForce
 from sharer.flows.report import report, stamper
 from sharer.flows.state import NodeState
 from tests.core.builders import gpu, gpu_uuid, node, policy, time_slicing

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sharer.core import mps_supervision as sup
-from sharer.core.mps_state import MpsInterface, why_not_served
+from sharer.core.mps import supervision as sup
+from sharer.core.mps.state import MpsInterface, why_not_served
 from sharer.flows.keep_daemon import LATER_S, RECENT_S, SOON_S, STEADY_S
 from tests.flows.mps_node import RESOURCE, TWO_GPUS, A, B, MpsNode, mps_node, want
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from sharer.core.change.rollout import PolicyInForce
 from sharer.core.enforcement import Enforcement, Hold
 from sharer.core.errors import NodeError
-from sharer.core.evidence import Evidence
+from sharer.core.holders.evidence import Evidence
+from sharer.core.holders.ledger import Ledger
+from sharer.core.holders.observations import PodPhase, PodSeen, PodsSeen
 from sharer.core.inventory import Inventory
-from sharer.core.ledger import Ledger
-from sharer.core.limits import PromiseKey
-from sharer.core.means import Promise
-from sharer.core.news import News, Reason
-from sharer.core.notices import BURST
-from sharer.core.observations import PodPhase, PodSeen, PodsSeen
-from sharer.core.rollout import PolicyInForce
+from sharer.core.limits.limits import PromiseKey
+from sharer.core.policy.means import Promise
+from sharer.core.tell.news import News, Reason
+from sharer.core.tell.notices import BURST
 from sharer.flows.state import NodeView
 from sharer.flows.tell import Telling
 from sharer.flows.told import Told

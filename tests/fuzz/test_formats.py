@@ -25,12 +25,12 @@ from sharer.adapters.kube.pods import pod_seen
 from sharer.adapters.kube.steering import config_map_seen, node_seen
 from sharer.adapters.kube.wire import Bare, ConfigMap, Page, Pod, WatchEvent
 from sharer.adapters.mps.state_text import from_text, to_text
-from sharer.core.cluster_facts import GpuNodeFacts
+from sharer.core.cluster.facts import GpuNodeFacts
+from sharer.core.cluster.pod_asks import pod_ask
 from sharer.core.errors import InputError
-from sharer.core.gpu_node import make_gpu_node
-from sharer.core.inventory_report import report_inventory
-from sharer.core.mps_state import MpsGpu, MpsInterface, MpsState, why_not_served
-from sharer.core.pod_asks import pod_ask
+from sharer.core.mps.state import MpsGpu, MpsInterface, MpsState, why_not_served
+from sharer.core.report.gpu_node import make_gpu_node
+from sharer.core.report.inventory import report_inventory
 from tests.core.builders import gpu, mig, node, policy, time_slicing
 from tests.core.nodes import ABOUT, NOW_S, held, key, known, report
 from tests.fuzz.mutations import DEEP, Json, altered, as_bytes, damaged

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from sharer.adapters.checkpoint import FILE_NAME, Checkpoint
 from sharer.adapters.podresources import PodResources
 from sharer.core.errors import NodeError
-from sharer.core.evidence import CheckpointReading, ListReading
+from sharer.core.holders.evidence import CheckpointReading, ListReading
 from sharer.kubeletapi import podresources_pb2 as pb
 from tests.adapters.test_checkpoint import REAL, ByHand
 from tests.fuzz.mutations import Json, altered, as_bytes, damaged

@@ -17,11 +17,11 @@ from sharer.core.errors import PolicyError, Problem
 from sharer.core.grant import make_grant
 from sharer.core.injection import container_edits
 from sharer.core.inventory import Inventory
-from sharer.core.list_size import MAX_LIST_BYTES, worst_case_list_bytes
-from sharer.core.placement import prefer
-from sharer.core.plan import make_plan
-from sharer.core.policy import Policy
-from sharer.core.policy_text import to_yaml
+from sharer.core.offer.placement import prefer
+from sharer.core.offer.plan import make_plan
+from sharer.core.policy.list_size import MAX_LIST_BYTES, worst_case_list_bytes
+from sharer.core.policy.model import Policy
+from sharer.core.policy.text import to_yaml
 from sharer.core.quantities import MIB
 from tests.core.builders import gpu, mig, node
 from tests.core.nodes import known, report

@@ -10,7 +10,7 @@ import pytest
 
 from sharer.adapters.kube.access import Kubeconfig
 from sharer.adapters.kube.errors import ApiError
-from sharer.core.observations import ApiTroubleKind
+from sharer.core.holders.observations import ApiTroubleKind
 from sharer.simulation.apiserver import NODE, ApiServer, node_object
 from tests.adapters.kube.lab import Lab
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sharer.adapters.cgroups import tree
 from sharer.core.errors import NodeError
-from sharer.core.evidence import CgroupReading
+from sharer.core.holders.evidence import CgroupReading
 from sharer.core.ports import Watcher
 
 MAX_INNER_DEPTH = 32  # of the cgroups in a pod's that are searched for a process; a container may make its own

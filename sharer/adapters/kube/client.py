@@ -18,7 +18,7 @@ from sharer.adapters.kube.events import event_namespace, event_object
 from sharer.adapters.kube.steering import node_seen
 from sharer.adapters.kube.timings import KubeTimings
 from sharer.adapters.kube.wire import Bare, ObjectMeta, Page
-from sharer.core.observations import NodeSeen
+from sharer.core.holders.observations import NodeSeen
 from sharer.core.ports import ApiEvent, Eviction
 
 if TYPE_CHECKING:  # importing it imports the official client

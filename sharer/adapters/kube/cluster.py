@@ -25,9 +25,9 @@ from sharer.adapters.kube.fleet import Lease, Node, lease_facts, node_facts
 from sharer.adapters.kube.gpu_nodes import GpuNodeReader
 from sharer.adapters.kube.pods import pod_seen
 from sharer.adapters.kube.wire import Page, Pod
-from sharer.core.cluster_facts import ClusterFacts, GpuNodeFacts, LeaseFacts, NodeFacts, Source
-from sharer.core.observations import ApiTroubleKind
-from sharer.core.pod_asks import PodAsk, pod_ask
+from sharer.core.cluster.facts import ClusterFacts, GpuNodeFacts, LeaseFacts, NodeFacts, Source
+from sharer.core.cluster.pod_asks import PodAsk, pod_ask
+from sharer.core.holders.observations import ApiTroubleKind
 from sharer.core.values import dataclass
 
 PAGE = 500  # objects; 2.5 MB of pods (api-server-facts §4)

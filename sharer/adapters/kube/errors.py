@@ -11,7 +11,7 @@ from sharer.adapters.kube.access import KubeAccess, Kubeconfig
 from sharer.adapters.kube.calls import Call
 from sharer.adapters.kube.wire import Status
 from sharer.core.api_error import ApiError as ApiError  # the adapter's own modules take it from here
-from sharer.core.observations import ApiTroubleKind
+from sharer.core.holders.observations import ApiTroubleKind
 
 _KINDS = {
     401: ApiTroubleKind.UNAUTHORIZED,

@@ -9,7 +9,7 @@ import msgspec
 
 from sharer.adapters.kube.pods import is_extended, whole_number
 from sharer.adapters.kube.wire import ObjectMeta
-from sharer.core.cluster_facts import LeaseFacts, NodeFacts, is_telling
+from sharer.core.cluster.facts import LeaseFacts, NodeFacts, is_telling
 
 
 class _Read(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sharer.adapters.kube.access import KubeAccess
 from sharer.adapters.kube.connect import connect
-from sharer.core.observations import ApiSync, ApiTrouble, ApiTroubleKind, ConfigMapSeen, NodeSeen, PodsSeen
+from sharer.core.holders.observations import ApiSync, ApiTrouble, ApiTroubleKind, ConfigMapSeen, NodeSeen, PodsSeen
 
 if TYPE_CHECKING:  # imported when it begins to follow: an agent registers first
     from sharer.adapters.kube.client import KubeClient

@@ -13,8 +13,8 @@ from typing import Annotated, TypeVar, cast
 import msgspec
 
 from sharer.adapters.kube.wire import ObjectMeta
-from sharer.core.cluster_facts import GpuNodeFacts
-from sharer.core.node_report import (
+from sharer.core.cluster.facts import GpuNodeFacts
+from sharer.core.report.node import (
     GpuStatus,
     HolderReport,
     HostReport,

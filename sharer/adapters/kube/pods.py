@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from sharer.adapters.kube.wire import Container, ContainerStatus, Pod
-from sharer.core.observations import ContainerKind, ContainerSeen, PodPhase, PodSeen
+from sharer.core.holders.observations import ContainerKind, ContainerSeen, PodPhase, PodSeen
 
 # The kubelet runs a static pod under the hash of its manifest; the API's mirror of it has an UID of its own.
 _MIRROR = "kubernetes.io/config.mirror"

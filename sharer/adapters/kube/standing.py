@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from sharer.adapters.kube.errors import ApiError
 from sharer.adapters.kube.timings import KubeTimings
-from sharer.core.observations import ApiSync, ApiTrouble, ApiTroubleKind
+from sharer.core.holders.observations import ApiSync, ApiTrouble, ApiTroubleKind
 
 _ORDINARY = (ApiTroubleKind.EXPIRED, ApiTroubleKind.UNREACHABLE, ApiTroubleKind.SERVER)  # worth a line if they repeat
 _SLOW = (ApiTroubleKind.FORBIDDEN, ApiTroubleKind.REFUSED)  # only a person can help

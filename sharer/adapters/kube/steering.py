@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sharer.adapters.kube.wire import Bare, ConfigMap
-from sharer.core.observations import ConfigMapSeen, NodeSeen
+from sharer.core.holders.observations import ConfigMapSeen, NodeSeen
 
 ANNOTATION_PREFIX = "sharer.dev/"
 

@@ -12,8 +12,8 @@ from sharer.adapters.kube.calls import GPU_NODES, JSON, NODES, Call, Resource
 from sharer.adapters.kube.client import KubeClient
 from sharer.adapters.kube.errors import ApiError
 from sharer.adapters.kube.wire import Bare, ObjectMeta, Page
-from sharer.core.cluster_checks import ClusterSurvey, SeenDaemonSet, SeenNode, has_gpus, policy_of
-from sharer.core.node_survey import Right
+from sharer.core.doctor.cluster_checks import ClusterSurvey, SeenDaemonSet, SeenNode, has_gpus, policy_of
+from sharer.core.doctor.survey import Right
 
 DAEMON_SETS = Resource(group="apps", version="v1", plural="daemonsets", kind="DaemonSet", namespaced=True)
 RUNTIME_CLASSES = Resource(

@@ -29,7 +29,7 @@ from sharer.adapters.kube.calls import Call
 from sharer.adapters.kube.counters import KubeCounters, Tally
 from sharer.adapters.kube.errors import ApiError, no_access, refused, unreachable
 from sharer.adapters.kube.timings import KubeTimings
-from sharer.core.observations import ApiTroubleKind
+from sharer.core.holders.observations import ApiTroubleKind
 
 MOST_ANSWER_BYTES = 64 * 2**20  # a page; of 500 GpuNodes with 160 holders each it has some 50 MB
 MOST_LINE_BYTES = 8 * 2**20  # of one watch event; an object has at most 1.5 MiB

@@ -32,7 +32,7 @@ from sharer.adapters.kube.collection import Collection, Snapshot, T, W
 from sharer.adapters.kube.errors import ApiError, cut_short, refused_in_stream, unforeseen
 from sharer.adapters.kube.standing import Standing
 from sharer.adapters.kube.wire import Bookmark, WatchEvent
-from sharer.core.observations import ApiSync, ApiTroubleKind
+from sharer.core.holders.observations import ApiSync, ApiTroubleKind
 
 if TYPE_CHECKING:  # importing it imports the official client
     from sharer.adapters.kube.transport import Stream

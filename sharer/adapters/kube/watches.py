@@ -17,7 +17,7 @@ from sharer.adapters.kube.pods import pod_seen
 from sharer.adapters.kube.steering import config_map_seen, node_seen
 from sharer.adapters.kube.watch import ObjectWatch
 from sharer.adapters.kube.wire import Bare, ConfigMap, Page, Pod
-from sharer.core.observations import ConfigMapSeen, NodeSeen, PodSeen, PodsSeen
+from sharer.core.holders.observations import ConfigMapSeen, NodeSeen, PodSeen, PodsSeen
 
 Pause = Callable[[float], bool]
 

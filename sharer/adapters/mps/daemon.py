@@ -13,8 +13,8 @@ from sharer.adapters.mps.control import ANSWER_S, Control, Executable, NoAnswerE
 from sharer.adapters.mps.legacy import Answer, Legacy
 from sharer.adapters.mps.namespaces import SERVER, Namespaces
 from sharer.core.errors import NodeError
-from sharer.core.mps_daemon import Abilities, Launch, LogSigns, Look, MpsClient
-from sharer.core.mps_state import MpsInterface, folder_name
+from sharer.core.mps.daemon import Abilities, Launch, LogSigns, Look, MpsClient
+from sharer.core.mps.state import MpsInterface, folder_name
 
 STOP_S = 5.0
 OUTPUT = "output.log"  # what the daemon prints before it has a log

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from sharer.adapters.mps.control import Control, NoAnswerError
 from sharer.core.errors import NodeError
-from sharer.core.mps_daemon import Launch, MpsClient
+from sharer.core.mps.daemon import Launch, MpsClient
 
 READY = "ACTIVE"
 START_S = 3.0  # `start_server` may wait for a server that wakes eight GPUs; we need not

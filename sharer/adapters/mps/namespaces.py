@@ -28,7 +28,7 @@ from sharer.adapters.mps.directories import MAX_SOCKET_PATH_BYTES, widen
 from sharer.adapters.mps.files import write_whole
 from sharer.adapters.mps.legacy import Answer, may_mean, number_in
 from sharer.core.errors import NodeError
-from sharer.core.mps_daemon import Launch, MpsClient, MpsShare
+from sharer.core.mps.daemon import Launch, MpsClient, MpsShare
 
 SERVER = "slices"  # the one of each daemon
 DEFAULT = "default"  # the namespace that every server has, and that no container is given

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sharer.adapters.mps.directories import make
 from sharer.core.errors import NodeError
-from sharer.core.mps_state import folder_name
+from sharer.core.mps.state import folder_name
 
 
 class MpsDirectories:

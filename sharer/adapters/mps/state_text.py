@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sharer.core.mps_state import MpsGpu, MpsInterface, MpsState, folder_name
+from sharer.core.mps.state import MpsGpu, MpsInterface, MpsState, folder_name
 
 
 class _Gpu(msgspec.Struct, rename="camel", kw_only=True):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sharer.adapters.mps.files import read_bounded, write_whole
 from sharer.core.errors import NodeError
-from sharer.core.mps_state import MpsState, folder_name
+from sharer.core.mps.state import MpsState, folder_name
 
 FILE_NAME = "state.json"
 MAX_RESOURCES = 256  # folders that are looked at; a node has a handful

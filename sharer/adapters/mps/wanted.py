@@ -15,7 +15,7 @@ import msgspec
 
 from sharer.adapters.mps.files import read_bounded, write_whole
 from sharer.core.errors import NodeError
-from sharer.core.mps_state import MpsWanted
+from sharer.core.mps.state import MpsWanted
 
 FILE_NAME = "wanted.json"
 

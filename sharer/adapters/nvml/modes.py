@@ -5,7 +5,7 @@ from __future__ import annotations
 from sharer.adapters.nvml.errors import NO_PERMISSION, NOT_SUPPORTED, UNINITIALIZED, NvmlCallError
 from sharer.adapters.nvml.session import Session
 from sharer.core.errors import NodeError
-from sharer.core.mps_daemon import mode_name
+from sharer.core.mps.daemon import mode_name
 
 _CURES = {
     NO_PERMISSION: "; only root may set it: run this as root on the host, with CAP_SYS_ADMIN",

@@ -15,7 +15,7 @@ from sharer.adapters.kube.timings import KubeTimings
 from sharer.adapters.kube.watch import ObjectWatch
 from sharer.adapters.kube.watches import watch_pods
 from sharer.adapters.kube.wire import Pod
-from sharer.core.observations import PodSeen, PodsSeen
+from sharer.core.holders.observations import PodSeen, PodsSeen
 from sharer.simulation.apiserver import ApiServer, Rule
 
 PATIENCE_S = 10.0

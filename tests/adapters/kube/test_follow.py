@@ -17,7 +17,7 @@ from sharer.adapters.kube.client import KubeClient
 from sharer.adapters.kube.connect import connect as connect_api
 from sharer.adapters.kube.follow import FollowedApi
 from sharer.adapters.kube.timings import KubeTimings
-from sharer.core.observations import ApiSync, ApiTroubleKind, PodsSeen
+from sharer.core.holders.observations import ApiSync, ApiTroubleKind, PodsSeen
 from sharer.simulation.apiserver import (
     CONFIG_MAP,
     NODE,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from sharer.adapters.kube.access import Kubeconfig
 from sharer.adapters.kube.watches import watch_pods
-from sharer.core.observations import PodsSeen
+from sharer.core.holders.observations import PodsSeen
 from sharer.simulation.apiserver import POD, ApiServer, pod_object
 from tests.adapters.kube.lab import PATIENCE_S, Lab
 

@@ -12,7 +12,7 @@ from sharer.adapters.kube.access import InCluster, Kubeconfig, choose_user_acces
 from sharer.adapters.kube.cluster import GPU_NODES_PAGE, PAGE, RESTARTS, TRIES, Narrowing, read_cluster
 from sharer.adapters.kube.fleet import Lease, LeaseSpec, Node, lease_facts, node_facts
 from sharer.adapters.kube.wire import ObjectMeta
-from sharer.core.cluster_facts import ClusterFacts
+from sharer.core.cluster.facts import ClusterFacts
 from sharer.core.errors import NodeError
 from sharer.simulation.apiserver import GPU_NODE, LEASE, NODE, POD, ApiServer, Fail, Reset, node_object, pod_object
 from tests.adapters.kube.lab import Lab

@@ -12,7 +12,7 @@ import pytest
 
 from sharer.adapters.kube.access import InCluster, Kubeconfig, choose_access
 from sharer.adapters.kube.errors import ApiError
-from sharer.core.observations import ApiTroubleKind
+from sharer.core.holders.observations import ApiTroubleKind
 from sharer.simulation.apiserver import NODE, POD, ApiServer, Ending, node_object, pod_object
 from tests.adapters.kube.lab import NODE_NAME, Lab, names
 from tests.tasks import ROOT

@@ -8,7 +8,7 @@ import pytest
 from sharer.adapters.kube.pods import pod_seen
 from sharer.adapters.kube.watches import watch_config_map, watch_node
 from sharer.adapters.kube.wire import Pod
-from sharer.core.observations import ConfigMapSeen, ContainerKind, ContainerSeen, NodeSeen, PodPhase, PodSeen
+from sharer.core.holders.observations import ConfigMapSeen, ContainerKind, ContainerSeen, NodeSeen, PodPhase, PodSeen
 from sharer.simulation.apiserver import (
     CONFIG_MAP,
     NODE,

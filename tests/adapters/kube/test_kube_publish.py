@@ -12,10 +12,10 @@ import pytest
 from sharer.adapters.kube.access import InCluster, Kubeconfig, own_namespace
 from sharer.adapters.kube.client import KubeClient
 from sharer.core.api_error import ApiError
+from sharer.core.change.rollout import PolicyInForce
+from sharer.core.holders.observations import ApiTroubleKind, NodeSeen
 from sharer.core.inventory import Inventory
 from sharer.core.known import About
-from sharer.core.observations import ApiTroubleKind, NodeSeen
-from sharer.core.rollout import PolicyInForce
 from sharer.flows.publish import APART_S, CHECK_S, FLEET_SPREAD_S, Living, Publishing
 from sharer.flows.report import stamper
 from sharer.flows.state import NodeView

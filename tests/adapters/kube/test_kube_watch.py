@@ -10,7 +10,7 @@ import pytest
 
 from sharer.adapters.kube.timings import KubeTimings
 from sharer.adapters.kube.watches import watch_pods
-from sharer.core.observations import ApiTroubleKind, PodsSeen
+from sharer.core.holders.observations import ApiTroubleKind, PodsSeen
 from sharer.simulation.apiserver import POD, ApiServer, Ending, Fail, Hang, Object, Reset, pod_object
 from tests.adapters.kube.lab import NODE_NAME, SETTLED, Lab, names
 

@@ -12,7 +12,7 @@ from sharer.adapters.kube.calls import NODES, Resource
 from sharer.adapters.kube.client import KubeClient
 from sharer.adapters.kube.errors import ApiError
 from sharer.adapters.kube.watches import watch_config_map, watch_node
-from sharer.core.observations import ApiTroubleKind, ConfigMapSeen, NodeSeen
+from sharer.core.holders.observations import ApiTroubleKind, ConfigMapSeen, NodeSeen
 from sharer.core.ports import ApiEvent, Eviction
 from sharer.simulation.apiserver import (
     BUDGET,

@@ -6,8 +6,8 @@ import tomli_w
 
 from sharer.adapters.mps.legacy import may_mean
 from sharer.adapters.mps.namespaces import configuration
-from sharer.core.mps_daemon import launch_of
-from sharer.core.mps_state import MpsWanted
+from sharer.core.mps.daemon import launch_of
+from sharer.core.mps.state import MpsWanted
 
 SLICES = {"GPU-a": ("GPU-a::mps-0-20480-25", "GPU-a::mps-1-10240-10"), "GPU-b": ("GPU-b::mps-0-20480-25",)}
 

@@ -7,7 +7,7 @@ import pytest
 
 from sharer.adapters.mps import MpsStateFiles
 from sharer.core.errors import NodeError
-from sharer.core.mps_state import MpsGpu, MpsInterface, MpsState
+from sharer.core.mps.state import MpsGpu, MpsInterface, MpsState
 
 GPU = "nvidia.com/gpu.mps"
 STATE = MpsState(

@@ -7,7 +7,7 @@ import pytest
 
 from sharer.adapters.mps.wanted import WantedFromAgent
 from sharer.core.errors import NodeError
-from sharer.core.mps_state import MpsWanted
+from sharer.core.mps.state import MpsWanted
 
 GPU = "nvidia.com/gpu.mps"
 ONE = {"resource": GPU, "slices": {"GPU-a": ["GPU-a::mps-0"]}, "limitsMemory": True, "userId": None}

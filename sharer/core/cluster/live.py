@@ -1,0 +1,30 @@
+"""Used memory in a report about a cluster: of the node on which it is made, for only its agent can tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sharer.core.cluster.facts import ClusterFacts, GpuNodeFacts, Source
+from sharer.core.report.node import NodeReport
+
+
+def with_live(facts: ClusterFacts, live: NodeReport) -> ClusterFacts:
+    """The facts with what a node's agent says itself in the place of what it published."""
+    name, status = live.metadata.name, live.status
+    before = {one.name: one for one in facts.gpu_nodes.items or ()}
+    said = GpuNodeFacts(
+        name=name,
+        lease=before[name].lease if name in before else None,
+        observed_at=status.observed_at,
+        agent=status.agent,
+        node=status.node,
+        policy=status.policy,
+        resources=status.resources,
+        gpus=status.gpus,
+        holders=status.holders,
+        gpus_omitted=status.gpus_omitted,
+        holders_omitted=status.holders_omitted,
+        warnings=status.warnings,
+    )
+    source = Source(items=tuple({**before, name: said}.values()), problem=facts.gpu_nodes.problem)
+    return replace(facts, gpu_nodes=source)

@@ -1,0 +1,4 @@
+"""NVIDIA MPS: which daemons a plan wants, how they are spoken to, watched over, and what clients are given.
+
+In reading order: `state`, `wanted`, `daemon`, `supervision`, `service`.
+"""

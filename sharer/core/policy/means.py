@@ -1,0 +1,116 @@
+"""Which means holds a promise on a device: the strongest of those that the policy names and that can.
+
+The words of policies and reports are here. `sharer/enforcers` has a class for each, in the same order; a means that
+this version knows and has no class for cannot hold anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import assert_never
+
+from sharer.core.device_id import Strategy
+from sharer.core.policy.model import Exclusive, Mig, Mps, Sharing, TimeSlicing
+from sharer.core.values import dataclass
+
+MEMORY_ENFORCERS = ("mig", "driver", "mps", "watch")  # strongest first
+COMPUTE_ENFORCERS = ("mps",)  # of a share that a policy can promise; a MIG device's is its own
+WATCHING = frozenset({"watch"})  # sees that a promise was broken, and prevents nothing
+LEAVABLE = frozenset({"mps"})  # prevents it for one process, not for the container, and a process can leave it
+
+
+class Promise(StrEnum):
+    """What a slice can promise."""
+
+    MEMORY = "memory"
+    COMPUTE = "compute"
+
+
+Reasons = Mapping[str, str | None]
+"""An enforcer's name -> why it cannot hold a device; None: it can. One that is missing has not been asked."""
+
+Availability = Mapping[str, Reasons]
+"""UUID of a GPU or MIG device -> what can hold it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What is to hold a promise."""
+
+    by: str | None  # None: nothing can
+    instead_of: tuple[tuple[str, str], ...] = ()  # stronger ones that were wished for, and why they cannot
+
+    @property
+    def prevents(self) -> bool:
+        """Whether a promise that is held so cannot be broken, rather than be seen to be."""
+        return self.by is not None and self.by not in WATCHING | LEAVABLE
+
+    @property
+    def reason(self) -> str | None:
+        """Why nothing stronger was chosen; None: nothing stronger was wished for."""
+        return "; ".join(f"{name}: {why}" for name, why in self.instead_of) or None
+
+
+def choose(wished: Iterable[str], reasons: Reasons, order: tuple[str, ...] = MEMORY_ENFORCERS) -> Choice:
+    """The strongest of the enforcers that are wished for, whatever the order of the wishes.
+
+    >>> choose(["watch", "driver"], {"driver": "cgroup v1", "watch": None})
+    Choice(by='watch', instead_of=(('driver', 'cgroup v1'),))
+    """
+    names = {*wished}
+    passed_over: list[tuple[str, str]] = []
+    for name in order:
+        if name not in names:
+            continue
+        why = reasons.get(name, "whether it can was not checked")
+        if why is None:
+            return Choice(by=name, instead_of=tuple(passed_over))
+        passed_over.append((name, why))
+    return Choice(by=None, instead_of=tuple(passed_over))
+
+
+def why_not_held(wished: Iterable[str], reasons: Reasons) -> str | None:
+    """Why nothing that is wished for can prevent that a promise of memory is broken; None: something can."""
+    names = {*wished}
+    choice = choose(names - WATCHING - LEAVABLE, reasons)
+    if choice.by is not None:
+        return None
+    whys = [choice.reason, *(_LEFT[name] for name in sorted(names & LEAVABLE))]
+    return "; ".join(why for why in whys if why is not None) or "the policy names nothing that could"
+
+
+_LEFT = {"mps": "mps: its limit is one of each process and not of the container, and a process can leave it"}
+
+
+def why_without_effect(name: str, strategy: Strategy, *, whole: bool) -> str | None:
+    """Why an enforcer of memory can do nothing for slices made that way, on any node; None: nothing is against it.
+
+    `whole`: a slice has its GPU or MIG device for itself.
+    """
+    match name, strategy:
+        case "mig", Strategy.MIG:
+            return None if whole else "the slices share an instance, and that holds them only together"
+        case "mig", _:
+            return "the slices are not MIG devices"
+        case "driver", Strategy.MIG:
+            return "the driver takes no limits for MIG devices"
+        case "mps", Strategy.TIME_SLICING | Strategy.MIG | Strategy.EXCLUSIVE:
+            return "only clients of an MPS daemon are held by it, and this rule has another strategy"
+        case _:
+            return None
+
+
+def made_by(sharing: Sharing) -> tuple[Strategy, bool]:
+    """The strategy of a rule's slices, and whether each has its GPU or MIG device for itself."""
+    match sharing:
+        case TimeSlicing():
+            return Strategy.TIME_SLICING, False
+        case Mps():
+            return Strategy.MPS, False
+        case Mig(replicas=replicas):
+            return Strategy.MIG, replicas == 1
+        case Exclusive():
+            return Strategy.EXCLUSIVE, True
+        case _:
+            assert_never(sharing)

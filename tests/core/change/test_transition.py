@@ -1,0 +1,323 @@
+"""A live node gets from one cut to the next without losing, doubling or over-promising a slice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sharer.core.change.transition import DROP_AFTER_S, Listing, step
+from sharer.core.device_id import DeviceId, Strategy
+from sharer.core.errors import RequestError
+from sharer.core.holders.evidence import (
+    CheckpointEntry,
+    CheckpointReading,
+    Evidence,
+    GpuProcess,
+    Holder,
+    ListReading,
+    ProcessReading,
+    SliceKey,
+)
+from sharer.core.holders.ledger import Entry, Ledger, Remnant, State
+from sharer.core.offer.plan import Plan, make_plan
+from sharer.core.policy.model import Auto, ComputePolicy, Exclusive, MemoryPolicy, Mps, Policy
+from sharer.core.quantities import MIB
+from tests.core.builders import gpu, gpu_uuid, node, policy, rule, time_slicing
+
+RESOURCE = "nvidia.com/gpu.shared"
+PATIENCE_S = 600.0
+SETTLED_S = 2.0
+NODE = node(gpu(0))
+UNLIMITED = MemoryPolicy(limit=None)
+HOLDER = Holder(uid="uid-1", namespace="default", pod="train", container="c")
+
+
+def plan(*wanted: object) -> Plan:
+    return make_plan(NODE, policy(*wanted))  # type: ignore[arg-type]
+
+
+def key(replica: int, limit_mib: int | None = None, resource: str = RESOURCE, strategy: str = "ts") -> SliceKey:
+    limit = "" if limit_mib is None else f"-{limit_mib}"
+    return resource, f"{gpu_uuid(0)}::{strategy}-{replica}{limit}"
+
+
+def ledger(held: Iterable[SliceKey] = (), readings: int = 2) -> Ledger:
+    evidence = Evidence(
+        listed=ListReading(serial=readings, holders=dict.fromkeys(held, HOLDER)) if readings else None,
+        checkpoint=CheckpointReading(serial=readings),
+    )
+    return Ledger(entries={key: Entry(state=State.HELD, owner=HOLDER) for key in held}, evidence=evidence)
+
+
+def healthy(listing: Listing) -> list[SliceKey]:
+    return [key for key, listed in listing.ids.items() if listed.withdrawn_s is None and not listed.overdue]
+
+
+def walk(
+    listing: Listing, wanted: Plan, *held_at: tuple[float, Iterable[SliceKey]], patience_s: float = PATIENCE_S
+) -> Listing:
+    """Let time pass: at each moment, these slices are held, and every source was read again."""
+    for readings, (now_s, held) in enumerate(held_at, start=2):
+        listing = step(listing, wanted, ledger(held, readings), now_s, patience_s=patience_s)
+    return listing
+
+
+def test_a_new_node_lists_its_plan() -> None:
+    wanted = plan(time_slicing(4))
+    assert healthy(walk(Listing(), wanted, (0, ()))) == [(RESOURCE, str(one.id)) for one in wanted.slices()]
+
+
+def test_fewer_slices_while_some_are_held_keep_the_held_ones_and_fill_up_to_the_new_count() -> None:
+    """P08, pitfall 19: 8 slices, pods on 1, 6 and 7, then 4 slices: the three and one more."""
+    eight, four = plan(rule(time_slicing(8), memory=UNLIMITED)), plan(rule(time_slicing(4), memory=UNLIMITED))
+    held = [key(1), key(6), key(7)]
+    listing = walk(walk(Listing(), eight, (0, held)), four, (10, held), (10 + SETTLED_S, held))
+    assert healthy(listing) == [key(0), key(1), key(6), key(7)]
+    assert set(listing.ids) == {key(n) for n in range(8)}, "nothing vanishes at once"
+
+
+def test_more_held_slices_than_the_new_cut_has_leave_none_free() -> None:
+    """P08: 6 in use, policy to 4."""
+    eight, four = plan(rule(time_slicing(8), memory=UNLIMITED)), plan(rule(time_slicing(4), memory=UNLIMITED))
+    held = [key(n) for n in range(2, 8)]
+    listing = walk(walk(Listing(), eight, (0, held)), four, (10, held), (50, held), (90, held))
+    assert healthy(listing) == held
+
+
+def test_a_free_slice_of_the_old_cut_is_withdrawn_in_two_steps() -> None:
+    """Pitfall 17, DESIGN §3: dropping an ID whose Allocate is in flight crashes the kubelet."""
+    listing = walk(walk(Listing(), plan(time_slicing(2)), (0, ())), plan(time_slicing(4)), (10, ()), (11, ()))
+    old = [key(n, 40960) for n in range(2)]
+    assert [one for one in listing.ids if one in old] == old
+    assert not set(healthy(listing)) & set(old)
+    late = walk(listing, plan(time_slicing(4)), (10 + DROP_AFTER_S - 0.1, ()), (10 + DROP_AFTER_S - 0.05, ()))
+    assert set(old) <= set(late.ids)
+    assert not set(old) & set(walk(late, plan(time_slicing(4)), (41, ()), (42, ()), (43, ())).ids)
+
+
+def test_an_id_is_not_dropped_before_every_source_was_read_twice_without_a_holder() -> None:
+    old = walk(Listing(), plan(time_slicing(2)), (0, ()))
+    silent = old
+    for now_s in (10.0, 100.0, 1000.0):
+        silent = step(silent, plan(time_slicing(4)), ledger((), readings=2), now_s, patience_s=PATIENCE_S)
+    assert key(0, 40960) in silent.ids
+
+
+def test_an_id_that_is_allocated_while_it_is_withdrawn_stays() -> None:
+    listing = walk(walk(Listing(), plan(time_slicing(2)), (0, ())), plan(time_slicing(4)), (10, ()), (20, ()))
+    taken = walk(listing, plan(time_slicing(4)), (30, [key(0, 40960)]), (60, [key(0, 40960)]), (90, [key(0, 40960)]))
+    assert key(0, 40960) in taken.ids
+    assert key(1, 40960) not in taken.ids
+
+
+def test_a_held_slice_of_the_old_cut_stays_healthy_for_the_patience_and_is_unhealthy_after_it() -> None:
+    held = [key(0, 40960)]
+    listing = walk(walk(Listing(), plan(time_slicing(2)), (0, held)), plan(time_slicing(4)), (10, held), (609.9, held))
+    assert held[0] in healthy(listing)
+    assert held[0] not in healthy(walk(listing, plan(time_slicing(4)), (610, held)))
+
+
+def test_new_slices_wait_until_old_promises_leave_room_for_them() -> None:
+    """80 GiB with 40 GiB promised to a held old slice have room for two new slices of 20 GiB."""
+    held = [key(0, 40960)]
+    listing = walk(walk(Listing(), plan(time_slicing(2)), (0, held)), plan(time_slicing(4)), (10, held), (13, held))
+    assert healthy(listing) == [key(0, 20480), key(1, 20480), *held]
+    assert "1 of the old" in listing.waiting[gpu_uuid(0)]
+    gone = walk(listing, plan(time_slicing(4)), (20, ()), (23, ()))
+    assert healthy(gone) == [key(n, 20480) for n in range(4)]
+    assert not gone.waiting
+
+
+def test_a_gpu_changes_its_strategy_only_when_idle() -> None:
+    held = [key(0, 40960)]
+    mps = plan(rule(Mps(slices=2, slice_memory_bytes=None), compute=ComputePolicy(percent=Auto.AUTO)))
+    listing = walk(walk(Listing(), plan(time_slicing(2)), (0, held)), mps, (10, held), (50, held), (90, held))
+    assert healthy(listing) == held
+    assert "only when idle" in listing.waiting[gpu_uuid(0)]
+    done = walk(listing, mps, (100, ()), (103, ()))
+    assert [one[1].split("::")[1] for one in healthy(done)] == ["mps-0-40960-50", "mps-1-40960-50"]
+
+
+def test_slices_with_and_without_a_limit_never_share_a_gpu() -> None:
+    held = [key(0, 40960)]
+    free = plan(rule(time_slicing(2), memory=UNLIMITED))
+    listing = walk(walk(Listing(), plan(time_slicing(2)), (0, held)), free, (10, held), (50, held))
+    assert healthy(listing) == held
+    assert "without a limit" in listing.waiting[gpu_uuid(0)]
+
+
+def test_a_renamed_resource_drains_under_its_old_name_and_no_id_is_offered_under_both() -> None:
+    """P08, pitfall 20: a rename with one pod running."""
+    held = [key(0, 40960)]
+    renamed = plan(rule(time_slicing(2), resource="example.com/gpu"))
+    listing = walk(walk(Listing(), plan(time_slicing(2)), (0, held)), renamed, (10, held), (50, held), (90, held))
+    assert healthy(listing) == [key(1, 40960, "example.com/gpu"), *held]
+    assert {name for name, _ in walk(listing, renamed, (100, ()), (131, ()), (132, ())).ids} == {"example.com/gpu"}
+
+
+def mps(slices: int, **changes: object) -> object:
+    return rule(Mps(slices=slices, slice_memory_bytes=None), **changes)
+
+
+def test_slices_of_an_mps_daemon_that_has_one_limit_for_a_gpu_wait_for_those_with_another() -> None:
+    """gpu-limits §3: one default a device, used by the next server; with namespaces old and new share the GPU."""
+    held = [key(0, 40960, strategy="mps")]
+    before = walk(Listing(), plan(mps(2)), (0, held))
+    listing = walk(before, plan(mps(4)), (10, held), (20, held))
+    assert healthy(listing) == held
+    assert "one limit for all clients of a GPU" in listing.waiting[gpu_uuid(0)]
+    spaced = make_plan(NODE, policy(mps(4)), namespaced={RESOURCE})  # type: ignore[arg-type]
+    assert healthy(walk(before, spaced, (10, held), (20, held)))[:-1] == [key(n, 20480, strategy="mps") for n in (0, 1)]
+    freed = walk(listing, plan(mps(4)), (30, ()), (40, ()))
+    assert healthy(freed) == [key(n, 20480, strategy="mps") for n in range(4)]
+
+
+def test_a_renamed_mps_resource_waits_until_the_old_one_s_daemon_has_nobody_left_on_the_gpu() -> None:
+    held = [key(0, 40960, strategy="mps")]
+    before = walk(Listing(), plan(mps(2)), (0, held))
+    listing = walk(before, plan(mps(2, resource="example.com/mps")), (10, held), (20, held))
+    assert healthy(listing) == held
+    assert "served by one MPS control daemon at a time" in listing.waiting[gpu_uuid(0)]
+
+
+def test_the_ids_of_another_plugin_stay_listed_while_held_and_keep_the_gpu_to_themselves() -> None:
+    """DESIGN §2: taking over nvidia.com/gpu; the NVIDIA plugin's ID is foreign."""
+    foreign = ("nvidia.com/gpu", f"{gpu_uuid(0)}::0")
+    wanted = plan(Exclusive())
+    listing = walk(Listing(), wanted, (0, [foreign]), (50, [foreign]))
+    assert healthy(listing) == [foreign]
+    assert "another plugin" in listing.waiting[gpu_uuid(0)]
+    assert healthy(walk(listing, wanted, (60, ()), (63, ()))) == [("nvidia.com/gpu", f"{gpu_uuid(0)}::ex-0")]
+
+
+def test_the_slices_of_other_resources_are_none_of_our_business() -> None:
+    assert set(walk(Listing(), plan(time_slicing(1)), (0, [("rdma/hca", "mlx5_0")])).ids) == {key(0, 81920)}
+
+
+def test_right_after_a_start_everything_that_the_checkpoint_names_counts_as_held() -> None:
+    """DESIGN §3: nothing of it can be called stale before the list was read twice."""
+    entry = CheckpointEntry(uid="uid-1", container="c", resource=RESOURCE, ids=(key(0, 40960)[1],))
+    young = Ledger(evidence=Evidence(checkpoint=CheckpointReading(serial=1, entries=(entry,))))
+    listing = step(Listing(), plan(time_slicing(4)), young, 0.0, patience_s=PATIENCE_S)
+    assert healthy(listing) == [key(0, 20480), key(1, 20480), key(0, 40960)]
+
+
+policies = st.sampled_from(
+    [
+        policy(time_slicing(2)),
+        policy(time_slicing(3)),
+        policy(rule(time_slicing(4), memory=UNLIMITED)),
+        policy(rule(time_slicing(2), memory=UNLIMITED)),
+        policy(rule(Mps(slices=4, slice_memory_bytes=None), compute=ComputePolicy(percent=Auto.AUTO))),
+        policy(rule(Mps(slices=2, slice_memory_bytes=None), compute=ComputePolicy(percent=Auto.AUTO))),
+        policy(
+            rule(
+                Mps(slices=4, slice_memory_bytes=None),
+                compute=ComputePolicy(percent=Auto.AUTO),
+                resource="example.com/mps",
+            )
+        ),
+        policy(rule(time_slicing(2), resource="example.com/gpu")),
+        policy(Exclusive()),
+    ]
+)
+moments = st.tuples(
+    st.sampled_from([0.1, 1.0, 3.0, 31.0, 700.0]), policies, st.booleans(), st.integers(0, 9), st.integers(0, 9)
+)
+
+
+@settings(max_examples=200)
+@given(st.lists(moments, max_size=12))
+def test_whatever_happens_no_held_id_is_dropped_and_no_promise_is_exceeded(
+    history: list[tuple[float, Policy, bool, int, int]],
+) -> None:
+    """DESIGN §3, with pods that come and go, policies that change and agents that restart in between."""
+    now_s, listing, readings = 0.0, Listing(), 2
+    held: list[SliceKey] = []
+    for wait_s, wanted, restart, take, give in history:
+        now_s, readings = now_s + wait_s, readings + 1
+        target = make_plan(NODE, wanted)
+        if restart:
+            listing = Listing()
+        before = listing
+        listing = step(before, target, ledger(held, readings), now_s, patience_s=PATIENCE_S)
+        assert step(listing, target, ledger(held, readings), now_s, patience_s=PATIENCE_S) == listing
+        assert set(held) <= set(listing.ids)
+        for gone in set(before.ids) - set(listing.ids):
+            assert before.ids[gone].withdrawn_s is not None, "an ID is Unhealthy before it is dropped"
+        check_promises(listing, held)
+        free = [one for one in healthy(listing) if one not in held]
+        if free:
+            held = [*held, free[take % len(free)]]
+        if held and give % 2:
+            held = [one for number, one in enumerate(held) if number != give % len(held)]
+
+
+@given(policies, policies)
+def test_every_change_ends_with_exactly_the_new_plan(first: Policy, second: Policy) -> None:
+    old, new = make_plan(NODE, first), make_plan(NODE, second)
+    listing = walk(Listing(), old, (0, ()), (1, ()))
+    listing = walk(listing, new, (10, ()), (13, ()), (44, ()), (45, ()), (48, ()))
+    assert list(listing.ids) == [(r.name, str(one.id)) for r in new.resources for one in r.slices]
+    assert healthy(listing) == list(listing.ids)
+
+
+def check_promises(listing: Listing, held: Iterable[SliceKey]) -> None:
+    counted = {*healthy(listing), *held}
+    assert len({text for _, text in counted}) == len(counted), "one ID under two names"
+    ids = []
+    for one in counted:
+        try:
+            ids.append(DeviceId.parse(one[1]))
+        except RequestError:
+            continue
+    assert sum((device_id.limit_mib or 0) * MIB for device_id in ids) <= (NODE.gpus[0].memory_bytes or 0)
+    assert sum(device_id.percent or 0 for device_id in ids) <= 100
+    assert len({device_id.strategy for device_id in ids}) <= 1
+    assert len({name for name, text in counted if "::mps-" in text}) <= 1, "two daemons on one GPU"
+    assert len({(one.limit_mib, one.percent) for one in ids if one.strategy is Strategy.MPS}) <= 1
+
+
+def test_a_quarantined_slice_counts_like_a_held_one() -> None:
+    busy = replace(ledger([]), entries={key(0, 40960): Entry(state=State.QUARANTINED, is_busy_for_nobody=True)})
+    listing = step(
+        walk(Listing(), plan(time_slicing(2)), (0, ())), plan(time_slicing(4)), busy, 10.0, patience_s=PATIENCE_S
+    )
+    assert key(0, 40960) in listing.ids
+    assert listing.ids[key(0, 40960)].withdrawn_s is None
+
+
+def test_a_listing_is_settled_when_time_and_further_readings_change_nothing() -> None:
+    """Whoever lists 65,000 slices need not work it out again and again."""
+    wanted = plan(time_slicing(4))
+    assert not step(Listing(), wanted, ledger(readings=0), 0.0, patience_s=PATIENCE_S).is_settled, (
+        "nothing was read yet"
+    )
+    assert not step(Listing(), wanted, ledger(readings=1), 0.0, patience_s=PATIENCE_S).is_settled
+    assert walk(Listing(), wanted, (0, [key(0, 20480)])).is_settled
+    changed = walk(walk(Listing(), plan(time_slicing(2)), (0, ())), wanted, (10, ()))
+    assert not changed.is_settled, "old slices are on their way out"
+    assert walk(changed, wanted, (41, ()), (42, ()), (45, ())).is_settled
+
+
+def test_a_remnant_counts_once_whatever_it_had_on_the_gpu() -> None:
+    """DESIGN §3: its measured use takes from what may be promised to others."""
+    ghost = Holder(uid="uid-0", namespace="default", pod="old", container="c")
+    left = (Remnant(holder=ghost, since_s=0.0, known=True),)
+    entries = {key(n, 20480): Entry(state=State.HELD, owner=HOLDER, remnants=left) for n in range(2)}
+    process = GpuProcess(
+        pid=7,
+        gpu_uuid=gpu_uuid(0),
+        used_bytes=20480 * MIB,
+        command="x",
+        uid="uid-0",
+        container_id=None,
+        attributed=True,
+    )
+    evidence = replace(ledger().evidence, processes=ProcessReading(processes=(process,)))
+    haunted = Ledger(entries=entries, evidence=evidence)
+    listing = step(Listing(), plan(time_slicing(4)), haunted, 0.0, patience_s=PATIENCE_S)
+    assert healthy(listing) == [key(n, 20480) for n in range(3)], "80 GiB, of which 20 are haunted"
