@@ -19,8 +19,7 @@ from sharer.core.errors import PolicyError, Problem
 from sharer.core.policy.fields import in_text_order, shown_key
 from sharer.core.policy.located import LocatedList, LocatedMapping, LocatedNode, LocatedScalar
 from sharer.core.policy.model import Policy
-from sharer.core.policy.nvidia_format import is_nvidia_format, read_nvidia_format
-from sharer.core.policy.reader import read_policy
+from sharer.core.policy.reader import is_nvidia_format, read_policy
 from sharer.core.policy.values import shown
 from sharer.core.values import dataclass
 
@@ -55,13 +54,19 @@ def read_policy_text(text: str | bytes, source: str) -> Policy:
     policy = None
     if document is not None:
         try:
-            policy = (read_nvidia_format if is_nvidia_format(document) else read_policy)(document, source)
+            policy = (_read_nvidia_format if is_nvidia_format(document) else read_policy)(document, source)
         except PolicyError as error:
             told = {(problem.line, problem.column) for problem in problems}  # there YAML is already the reason
             problems += [problem for problem in error.problems if (problem.line, problem.column) not in told]
     if policy is None or problems:
         raise PolicyError(in_text_order(problems))
     return policy
+
+
+def _read_nvidia_format(document: LocatedNode, source: str) -> Policy:
+    from sharer.core.policy.nvidia_format import read_nvidia_format  # most nodes never do
+
+    return read_nvidia_format(document, source)
 
 
 def locate(text: str | bytes, source: str, loader: Loader = FASTEST) -> tuple[LocatedNode | None, list[Problem]]:

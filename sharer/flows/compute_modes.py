@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from sharer.core.errors import NodeError
-from sharer.core.mps.daemon import EXCLUSIVE_PROCESS, ComputeModes, mode_name
+from sharer.core.mps.compute_modes import EXCLUSIVE_PROCESS, ComputeModes, mode_name
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ import pytest
 from sharer.adapters.local_socket import LocalSocket
 from sharer.adapters.mps import MpsStateFiles
 from sharer.adapters.mps.process import from_pid_file, is_alive
-from sharer.core.mps.daemon import EXCLUSIVE_PROCESS
+from sharer.core.mps.compute_modes import EXCLUSIVE_PROCESS
 from sharer.core.mps.state import MpsState, folder_name, why_not_served
 from sharer.simulation.mps.steering import FakeClient, FakeMps
 from tests.e2e.gpus import A, B

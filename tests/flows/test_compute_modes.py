@@ -7,7 +7,7 @@ import pytest
 
 from sharer.adapters.mps.modes import ModeFile
 from sharer.core.errors import NodeError
-from sharer.core.mps.daemon import EXCLUSIVE_PROCESS
+from sharer.core.mps.compute_modes import EXCLUSIVE_PROCESS
 from sharer.flows.compute_modes import ModeKeeper
 
 A, B = "GPU-a", "GPU-b"

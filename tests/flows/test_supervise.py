@@ -12,7 +12,8 @@ import pytest
 from sharer.adapters.mps import MpsStateFiles
 from sharer.adapters.mps.modes import ModeFile
 from sharer.core.errors import NodeError
-from sharer.core.mps.daemon import EXCLUSIVE_PROCESS, Abilities, Launch, Look, MpsClient
+from sharer.core.mps.compute_modes import EXCLUSIVE_PROCESS
+from sharer.core.mps.daemon import Abilities, Launch, Look, MpsClient
 from sharer.core.mps.state import MpsInterface, MpsState, MpsWanted, folder_name
 from sharer.flows.compute_modes import ModeKeeper
 from sharer.flows.supervise import Supervisor

@@ -1,11 +1,11 @@
-"""Compute modes: who may have a context on a GPU. Under MPS only the daemon's server may (gpu-limits §3)."""
+"""Reading and setting a GPU's compute mode (`core/mps/compute_modes`)."""
 
 from __future__ import annotations
 
 from sharer.adapters.nvml.errors import NO_PERMISSION, NOT_SUPPORTED, UNINITIALIZED, NvmlCallError
 from sharer.adapters.nvml.session import Session
 from sharer.core.errors import NodeError
-from sharer.core.mps.daemon import mode_name
+from sharer.core.mps.compute_modes import mode_name
 
 _CURES = {
     NO_PERMISSION: "; only root may set it: run this as root on the host, with CAP_SYS_ADMIN",

@@ -69,12 +69,6 @@ SCHEMA = Schema(
 )  # fmt: skip
 
 
-def is_nvidia_format(document: LocatedNode) -> bool:
-    """Whether this is meant as the NVIDIA plugin's config, in whatever letter case, and not as sharer's own format."""
-    keys = {key.text.lower() for key, _ in document.entries} if isinstance(document, LocatedMapping) else set()
-    return bool(keys & {"version", "flags", "sharing"}) and not keys & {"apiversion", "kind"}
-
-
 def read_nvidia_format(document: LocatedNode, source: str) -> Policy:
     """Read the NVIDIA plugin's config. Raises PolicyError with all its problems in the order of the text."""
     findings = Findings(source)

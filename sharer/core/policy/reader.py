@@ -12,7 +12,7 @@ from dataclasses import replace
 from sharer.core.device_id import Strategy
 from sharer.core.policy.checks import check_list_size, check_rules
 from sharer.core.policy.fields import Block, Findings, Schema
-from sharer.core.policy.located import LocatedNode
+from sharer.core.policy.located import LocatedMapping, LocatedNode
 from sharer.core.policy.means import (
     COMPUTE_ENFORCERS,
     LEAVABLE,
@@ -90,6 +90,12 @@ SCHEMA = Schema(
         "data": "give sharer the text under one key of the ConfigMap's data, not the ConfigMap",
     },
 )  # fmt: skip
+
+
+def is_nvidia_format(document: LocatedNode) -> bool:
+    """Whether this is meant as the NVIDIA plugin's config, in whatever letter case, and not as sharer's own format."""
+    keys = {key.text.lower() for key, _ in document.entries} if isinstance(document, LocatedMapping) else set()
+    return bool(keys & {"version", "flags", "sharing"}) and not keys & {"apiversion", "kind"}
 
 
 def read_policy(document: LocatedNode, source: str) -> Policy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sharer.core.errors import NodeError
-from sharer.core.mps.daemon import EXCLUSIVE_PROCESS
+from sharer.core.mps.compute_modes import EXCLUSIVE_PROCESS
 from tests.adapters.nvml.conftest import MakeNode, OpenDriver
 from tests.adapters.nvml.gpus import A, B
 
