@@ -18,7 +18,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 from sharer.core.api_error import ApiError
@@ -175,25 +175,21 @@ class _Turn:
         self.failures, self.said = self.failures + 1, sentence
 
 
+_SILENT = frozenset({"driver_read_s", "pace", "basis", "facts_offered", "events"})
+"""What of a view nobody tells of: when something was read, what lists were made from, and how much was told already."""
+_TOLD = tuple(one.name for one in fields(NodeView) if one.name not in _SILENT)
+
+
 def _parts(view: NodeView) -> tuple[object, ...]:
     """Everything of a view that somebody could tell of; not what changes by itself: times of reading, used memory."""
-    return (
-        view.inventory,
-        view.driver_problem,
-        view.paused,
-        view.policy,
-        view.plan,
-        view.listing,
-        view.ledger.entries,
-        view.ledger.names,
-        view.offers,
-        view.facts,
-        view.health,
-        view.faults,
-        [(one.key, one.cure) for one in view.findings.found],
-        view.excesses,
-        {key: (hold.by, hold.reason, hold.since_s) for key, hold in view.enforcement.holds.items()},
-        view.enforcement.problem,
-        view.enforcement.lift_count,
-        {name: status.problem for name, status in view.sources.items()},
-    )
+    digests: dict[str, object] = {
+        "ledger": (view.ledger.entries, view.ledger.names),
+        "findings": [(one.key, one.cure) for one in view.findings.found],
+        "enforcement": (
+            {key: (hold.by, hold.reason, hold.since_s) for key, hold in view.enforcement.holds.items()},
+            view.enforcement.problem,
+            view.enforcement.lift_count,
+        ),
+        "sources": {name: status.problem for name, status in view.sources.items()},
+    }
+    return tuple(digests.get(name, getattr(view, name)) for name in _TOLD)

@@ -15,6 +15,8 @@ from sharer.core.api_error import ApiError
 from sharer.core.errors import NodeError, SharerError
 from sharer.core.holders.evidence import SourceStatus
 from sharer.core.holders.observations import ApiTroubleKind, NodeSeen
+from sharer.core.mps.service import MpsService, MpsServices
+from sharer.core.told import Evictions
 from sharer.flows.announce import GATHER_S, RETRY_CAP_S, SLOW_RETRY_S, Announcing
 from sharer.flows.state import NodeView
 
@@ -105,6 +107,22 @@ def test_what_changes_by_itself_is_no_news(lab: Lab) -> None:
     lab.round(replace(VIEW, sources={"list": SourceStatus(read_s=6.0, problem=None)}))
     lab.round(replace(VIEW, sources={"list": SourceStatus(read_s=6.0, problem="it hangs")}))
     assert len(step.views) == 3  # the source is new, and then it does not answer; when it was read is nobody's news
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        replace(VIEW, mps=MpsServices(daemons={"nvidia.com/gpu.mps": MpsService(warnings=("its log is full",))})),
+        replace(VIEW, evictions=Evictions(problem="no right to create pods/eviction")),
+        replace(VIEW, paused="a label says so"),
+    ],
+    ids=["mps", "evictions", "paused"],
+)
+def test_whatever_a_report_warns_of_is_news(lab: Lab, changed: NodeView) -> None:
+    step = lab.add()
+    lab.round(VIEW)
+    lab.round(changed)
+    assert step.views == [VIEW, changed]
 
 
 def test_a_node_of_another_identity_is_news(lab: Lab) -> None:
