@@ -28,6 +28,7 @@ MAX_ANSWER_BYTES = 64 * 2**20  # 250 pods with 2,000 slices make 0.2 MB; gRPC's 
 _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # a new channel must not inherit an old one's back-off (§16.5)
     ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
+    ("grpc.http2.bdp_probe", 0),  # pings that measure a network: here is none, and each wakes idle threads of gRPC
 )
 _RATE_LIMITED = "rejected by rate limit"  # gRPC itself has the same status for an answer that is too large
 

@@ -3,7 +3,7 @@
 Inotify instances are scarce (128 a user by default) and other programs use them up, so the process takes at most one
 (bug case P10), and events are only a hint: they are lost on overflow, when a directory is replaced, and where there
 is no inotify at all. Therefore every subscriber is also called on a timer and compares for itself, more rarely where
-inotify watches; without inotify everything still works, at the timer's pace.
+inotify watches, or would if the directory were there; without inotify everything still works, at the timer's pace.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class DirectoryWatch:
     """Implements `core.ports.Watcher` with one thread, started by the first subscription."""
 
     def __init__(self, *, open_inotify: Callable[[], Inotify] = open_inotify, interval_s: float = 1.0) -> None:
-        """`interval_s` is the timer's; what inotify watches is looked at in every CERTAIN-th of its rounds."""
+        """`interval_s` is the timer's; what inotify watches, or waits for, is looked at after CERTAIN times as long."""
         self._open_inotify = open_inotify
         self._interval_s = interval_s
         self._lock = threading.Lock()
@@ -144,20 +144,25 @@ class DirectoryWatch:
         poller.register(self._wake, select.POLLIN)
         if watches.inotify is not None:
             poller.register(watches.inotify.fileno(), select.POLLIN)
-        rounds, next_round_s = 0, time.monotonic() + self._interval_s
+        soon_s = time.monotonic() + self._interval_s  # for what inotify does not watch
+        certain_s = time.monotonic() + CERTAIN * self._interval_s  # for everybody
         while not self._closed:
             with self._lock:
                 directories = set(self._subscribers)
             changed = watches.follow(directories)
             if not changed:
-                poller.poll(max(0.0, next_round_s - time.monotonic()) * 1000)
+                wake_s = certain_s if watches.have_all(directories) else min(soon_s, certain_s)
+                poller.poll(max(0.0, wake_s - time.monotonic()) * 1000)
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
                 changed = watches.read()
-            if time.monotonic() >= next_round_s:
-                rounds += 1
-                changed |= directories if rounds % CERTAIN == 0 else watches.unwatched(directories)
-                next_round_s = time.monotonic() + self._interval_s
+            now_s = time.monotonic()
+            if now_s >= certain_s:
+                changed |= directories
+                certain_s = now_s + CERTAIN * self._interval_s
+            if now_s >= soon_s:
+                changed |= watches.unseen(directories)
+                soon_s = now_s + self._interval_s
             self._tell(changed)
         watches.close()
 
@@ -190,6 +195,7 @@ class _Watches:
     def __init__(self, inotify: Inotify | None) -> None:
         self.inotify = inotify
         self._directories: dict[int, set[str]] = {}  # two names of one directory share one watch
+        self._missing: set[str] = set()  # of those that are wanted: not there, so nothing can have changed in them
         self._warned = False
 
     def follow(self, wanted: set[str]) -> set[str]:
@@ -203,19 +209,27 @@ class _Watches:
                 with contextlib.suppress(OSError):  # void already: the directory is gone
                     self.inotify.rm_watch(watch)
         added = set()
+        self._missing = set()
         for directory in wanted.difference(*self._directories.values()):
             try:
                 watch = self.inotify.add_watch(directory, _MASK)
             except OSError as error:
-                self._explain(directory, error)
+                if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                    self._missing.add(directory)
+                else:
+                    self._explain(directory, error)
             else:
                 self._directories.setdefault(watch, set()).add(directory)
                 added.add(directory)
         return added
 
-    def unwatched(self, directories: set[str]) -> set[str]:
-        """Those of these that only the timer sees: they are missing, or there is no inotify for them."""
-        return directories.difference(*self._directories.values())
+    def have_all(self, directories: set[str]) -> bool:
+        """Whether inotify watches each of these."""
+        return not directories.difference(*self._directories.values())
+
+    def unseen(self, directories: set[str]) -> set[str]:
+        """Those of these that are there, and that only the timer sees: there is no inotify for them."""
+        return directories.difference(self._missing, *self._directories.values())
 
     def read(self) -> set[str]:
         """The directories with news."""
@@ -238,8 +252,8 @@ class _Watches:
             self.inotify.close()
 
     def _explain(self, directory: str, error: OSError) -> None:
-        """A missing directory may come later and is not worth a word; a used-up limit is, once."""
-        if error.errno in (errno.ENOENT, errno.ENOTDIR) or self._warned:
+        """A used-up limit is worth a word, once."""
+        if self._warned:
             return
         self._warned = True
         log.warning(

@@ -11,6 +11,7 @@ only, and a kubelet that does not answer must not delay it (DESIGN §3).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -32,7 +33,7 @@ from sharer.flows.pace import Pace
 from sharer.flows.round_table import RoundTable
 from sharer.flows.state import NodeState, NodeView
 
-IDLE_S = 10.0  # between calls of `List` while nobody holds anything
+IDLE_S = 10.0  # between calls of `List` while nobody holds anything, at least
 HELD_S = 5.0  # while slices are held, and cgroups would tell of an end
 ALERT_S = 1.0  # while something is under way, or nothing but `List` would tell of an end
 RETRY_S = 2.0  # while the kubelet does not answer
@@ -106,8 +107,13 @@ def observe(state: NodeState, sources: Sources, now_s: float, news: Iterable[New
 
 
 def next_look_s(view: NodeView) -> float:
-    """When `observe` has something to do again if nothing arrives before, on the clock of `now_s`."""
-    return min(view.pace.due_s(_interval_s(view)), view.pace.cgroups_due_s())
+    """When `observe` must be called again if nothing arrives before, on the clock of `now_s`; infinite: not for now.
+
+    While nobody holds anything `List` is asked when the daemon is awake anyway: that is no reason to wake it.
+    """
+    interval_s = _interval_s(view)
+    list_s = view.pace.due_s(math.inf if interval_s == IDLE_S else interval_s)
+    return min(list_s, view.pace.cgroups_due_s())
 
 
 def our_resources(view: NodeView) -> frozenset[str]:

@@ -66,15 +66,12 @@ def test_while_paused_nvml_is_closed_and_every_slice_is_unhealthy_and_still_regi
     assert read(agent, "/readyz") == (503, f"paused by the node's label {PLUGIN}={UPGRADE}\n")
     assert read(agent, "/healthz")[0] == 200
     assert metrics(agent)["sharer_paused"] == 1
-    asked = len(node.kubelet.podresources_calls())
-    node.wait(
-        lambda: len(node.kubelet.podresources_calls()) > asked, "another round, in which the driver is left alone"
-    )
+    another_round(node, agent)
     assert node.gpus.calls("nvmlInitWithFlags") == opened
 
 
 def test_slices_are_healthy_again_once_the_new_driver_answers_and_not_before(node: Node, api: Api) -> None:
-    """The operator takes its label back before the driver's container has loaded the module."""
+    """Neighbour of P17: the operator takes its label back before the driver's container has loaded the module."""
     agent = start(node, api, HTTP)
     label(api, plugin=UPGRADE)
     node.wait_unhealthy(node.ids())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 
 import pytest
@@ -33,6 +34,7 @@ from tests.flows.sources import (
 
 TRAIN = Holder(uid="uid-train", namespace="default", pod="train", container="c")
 DOWN = NodeError("the kubelet does not list pod resources: connection refused")
+CYCLE_S = 3.0  # the daemon looks so often, whatever `next_look_s` says
 
 
 class Lab:
@@ -51,10 +53,12 @@ class Lab:
         return observe(self.state, self.said.sources(), self.now_s, news)
 
     def run(self, seconds: float) -> list[str]:
-        """Look whenever it is due. Returns what was said."""
-        said, end_s = [], self.now_s + seconds
-        while (due_s := max(next_look_s(self.state.view), self.now_s)) <= end_s:
+        """Look whenever it is due, and as often as the daemon does in any case. Returns what was said."""
+        said, end_s, cycle_s = [], self.now_s + seconds, self.now_s
+        while (due_s := max(min(next_look_s(self.state.view), cycle_s), self.now_s)) <= end_s:
             self.now_s = due_s
+            if due_s >= cycle_s:
+                cycle_s = due_s + CYCLE_S
             said.append(self.look())
         self.now_s = end_s
         return [one for one in said if one is not None]
@@ -241,6 +245,15 @@ def test_the_list_is_asked_as_often_as_it_may_be_the_only_one_to_tell(
     prepare(lab)
     lab.run(60.0)
     assert abs(lab.list_calls() - calls) <= 1, sentence
+
+
+def test_while_nobody_holds_anything_the_list_is_no_reason_to_wake_the_daemon() -> None:
+    """A wake-up of an idle process costs more than what it is for; the daemon's own cycles come soon enough."""
+    lab = Lab()
+    idle(lab)
+    assert next_look_s(lab.state.view) == math.inf
+    lab.look(Allocated(resource=RESOURCE, ids=(B[1],)))
+    assert next_look_s(lab.state.view) <= lab.now_s + 0.25
 
 
 # No news is not "no pods".

@@ -188,7 +188,7 @@ class _Followed:
         self._seen: dict[str, object] = {}  # by folder: what it was like last time
 
     def start(self) -> None:
-        self._watcher.subscribe(self._top, self._look_for_roots)  # called soon, and every second: they may come later
+        self._watcher.subscribe(self._top, self._look_for_roots)  # called soon, and now and then: they may come later
 
     def _look_for_roots(self) -> None:
         for root in self._roots():
