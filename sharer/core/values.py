@@ -11,7 +11,7 @@ Not the same: values can be neither copied by `copy` nor pickled, and `inspect.s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import MISSING
 from typing import Any, TypeVar, dataclass_transform
 
@@ -53,7 +53,9 @@ class _FieldsOf:
         self._plain, self._made, self._kw_only = plain, made, kw_only
 
     def __get__(self, _instance: object, _owner: type) -> object:
-        plain: type = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=self._kw_only)(self._plain)
+        # The library takes defaults out of the class that it is given, so a second thread would find none in this one.
+        copy = type(self._plain.__name__, self._plain.__bases__, _body(self._plain, leave_out=()))
+        plain: type = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=self._kw_only)(copy)
         for name in (_FIELDS, "__dataclass_params__"):  # a class that extends this one is asked for both
             setattr(self._made, name, getattr(plain, name))
         found: object = getattr(self._made, _FIELDS)
@@ -64,12 +66,17 @@ def _with_slots(cls: type[T], *, positional: bool) -> type[T]:
     """The class once more: its slots must be known when it is made, and defaults cannot stay where they were."""
     names = [name for name, kind in cls.__annotations__.items() if "ClassVar" not in str(kind)]
     inherited = {name for base in cls.__mro__[1:] for name in getattr(base, "__slots__", ())}
-    body = {name: value for name, value in vars(cls).items() if name not in (*names, "__dict__", "__weakref__")}
+    body = _body(cls, leave_out=names)
     body["__slots__"] = tuple(name for name in names if name not in inherited)
     body["__match_args__"] = (*getattr(cls, "__match_args__", ()), *(names if positional else ()))
     made: type[T] = type(cls.__name__, cls.__bases__, body)
     made.__qualname__ = cls.__qualname__
     return made
+
+
+def _body(cls: type, *, leave_out: Collection[str]) -> dict[str, object]:
+    """What a class is made of, to make it once more."""
+    return {name: value for name, value in vars(cls).items() if name not in (*leave_out, "__dict__", "__weakref__")}
 
 
 def _init(cls: type) -> Method:

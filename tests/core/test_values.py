@@ -163,3 +163,13 @@ def test_a_value_may_extend_another_and_be_generic() -> None:
         assert Extended(first=1, second="2") == Extended(first=1, second="2")
     assert [one.name for one in fields(Extended)] == ["first", "second"]
     assert Extended(first=1) != Base(first=1)
+
+
+def test_a_thread_that_asks_for_the_fields_while_another_does_finds_the_same() -> None:
+    """Found by `tests/faults`: an agent lost a thread to it at its start."""
+    made = make_point(dataclass)
+    both_see_this = vars(made)["__dataclass_fields__"]
+    for _ in range(2):
+        found = both_see_this.__get__(None, made)
+        assert [one.name for one in found.values() if one.default_factory is not dataclasses.MISSING] == ["tags"]
+        assert [one.name for one in found.values() if one.default is not dataclasses.MISSING] == ["kind", "y", "source"]
