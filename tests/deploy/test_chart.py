@@ -68,6 +68,7 @@ def test_no_two_workloads_select_the_same_pods() -> None:
 
 
 def test_a_selector_is_the_same_in_every_version_since_it_cannot_be_changed() -> None:
+    """Neighbour of P06: an upgrade that renders fine and that the API server refuses."""
     for one in of_kind("DaemonSet", objects(of="full")):
         keys = set(one["spec"]["selector"]["matchLabels"])
         assert keys == {f"app.kubernetes.io/{word}" for word in ("name", "instance", "component")}
@@ -187,6 +188,18 @@ def test_the_usual_taint_of_gpu_pools_is_tolerated_whatever_its_value(taint: Map
         assert any(tolerates(one, taint) for one in pod_spec(workload)["tolerations"])
 
 
+def test_tolerations_that_are_added_do_not_take_the_usual_one_away() -> None:
+    """Neighbour of P37: Helm replaces lists. Whoever adds the taint of one pool would lose the agents of all others."""
+    added = {"key": "sku", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"}
+    for workload in of_kind("DaemonSet", objects({"tolerations": [added]}, of="full")):
+        tolerations = pod_spec(workload)["tolerations"]
+        for taint in (
+            {"key": "nvidia.com/gpu", "value": "present", "effect": "NoExecute"},
+            {"key": "sku", "value": "gpu", "effect": "NoSchedule"},
+        ):
+            assert any(tolerates(one, taint) for one in tolerations)
+
+
 def tolerates(toleration: Mapping[str, str], taint: Mapping[str, str]) -> bool:
     """As the scheduler decides it."""
     if toleration.get("effect") not in (None, "", taint["effect"]) or toleration.get("key") not in (None, taint["key"]):
@@ -214,7 +227,7 @@ def test_no_labeller_in_particular_is_needed(labels: Mapping[str, str]) -> None:
 def test_a_node_that_is_to_be_left_alone_is_left_alone_whatever_else_its_labels_say(
     values: Mapping[str, object],
 ) -> None:
-    """P11: where NVIDIA's own plugin stays, no other may come; and labels of GPU feature discovery come back."""
+    """P11: where NVIDIA's own plugin stays, no other may come. Neighbour of P37: labels of a labeller come back."""
     for workload in of_kind("DaemonSet", objects(values, of="full")):
         terms = pod_spec(workload)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
 

@@ -66,6 +66,16 @@ def test_a_policy_as_text_and_as_values_is_the_same_policy() -> None:
     assert read_policy_text(one["default"].encode(), "x") == read_policy_text(other["default"].encode(), "x")
 
 
+def test_a_large_number_among_the_values_is_the_same_number_in_the_policy() -> None:
+    """Neighbour of P06: Helm reads numbers as floats, and 1.00066e+09 is no user of OpenShift's."""
+    rule = {"match": {}, "strategy": "mps", "slices": 4, "mps": {"user": 1000660000}}
+    inline = {"default": {"apiVersion": "sharer.dev/v1alpha1", "kind": "SharingPolicy", "rules": [rule]}}
+    text = policies({"policy": {"inline": inline}, "features": {"mps": True}})["default"]
+    (read,) = read_policy_text(text.encode(), "default").rules
+    assert isinstance(read.sharing, Mps)
+    assert read.sharing.user_id == 1000660000
+
+
 def test_every_example_of_ours_can_be_given_inline() -> None:
     paths = sorted((ROOT / "config").glob("*.yaml"))
     assert len(paths) > 5

@@ -79,9 +79,7 @@ securityContext:
   seLinuxOptions: {{- toYaml . | nindent 4 }}
   {{- end }}
 nodeSelector: {kubernetes.io/os: linux}
-{{- with .Values.tolerations }}
-tolerations: {{- toYaml . | nindent 2 }}
-{{- end }}
+tolerations: {{- prepend .Values.tolerations (dict "key" "nvidia.com/gpu" "operator" "Exists") | toYaml | nindent 2 }}
 {{- end }}
 
 {{/* Which nodes get a pod of ours, as YAML: none that is labelled sharer.dev/gpu=false, and those that are chosen.
