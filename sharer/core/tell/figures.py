@@ -45,6 +45,7 @@ from sharer.core.tell.metrics import (
     QUARANTINE_AGE,
     REGISTERED,
     REGISTRATIONS,
+    SLICE_HELD,
     SLICE_PROMISE,
     SLICES,
     Durations,
@@ -141,11 +142,13 @@ def _states(slices: tuple[SliceNow, ...]) -> dict[Labels, float]:
 def _holders(known: Known, slices: tuple[SliceNow, ...], use: GpuUse) -> Iterator[Figure]:
     """Of containers that hold slices now."""
     held = [(one, owner) for one in slices if (owner := one.entry.owner) is not None]
+    holders: dict[Labels, float] = {}
     promises: dict[Labels, float] = {}
     used: dict[Labels, float] = {}
     verified: dict[Labels, float] = {}
     for one, owner in held[:MOST_HOLDERS]:
         who = (one.uuid, owner.namespace or "", owner.pod or "", owner.container)
+        holders[*one.key, *who] = 1.0
         used_bytes = use.of_holder(owner, one.uuid)
         if used_bytes is not None:
             used[who] = float(used_bytes)
@@ -156,6 +159,7 @@ def _holders(known: Known, slices: tuple[SliceNow, ...], use: GpuUse) -> Iterato
             hold = known.holds.get((owner.uid or "", owner.container, one.uuid))
             by = None if hold is None else hold.by
             verified[*who, by or NOBODY] = float(by is not None)
+    yield Figure(metric=SLICE_HELD, values=holders)
     yield Figure(metric=SLICE_PROMISE, values=promises)
     yield Figure(metric=CONTAINER_USED, values=used)
     yield Figure(metric=LIMIT_VERIFIED, values=verified)

@@ -69,6 +69,10 @@ SLICES = Metric(
     name="sharer_slices", kind=_GAUGE, labels=("resource", "gpu", "state"),
     meaning="Slices of a GPU or MIG device, each counted once, by what they are",
 )  # fmt: skip
+SLICE_HELD = Metric(
+    name="sharer_slice_held", kind=_GAUGE, labels=("resource", "slice", *HOLDER),
+    meaning="1 for each slice that a container holds, with a promise or without: whose it is",
+)  # fmt: skip
 SLICE_PROMISE = Metric(
     name="sharer_slice_promise_bytes", kind=_GAUGE,
     labels=("resource", "slice", *HOLDER),
@@ -160,7 +164,7 @@ AGENT_INFO = Metric(
 )  # fmt: skip
 
 METRICS = (
-    SLICES, SLICE_PROMISE, CONTAINER_USED, LIMIT_VERIFIED, HOLDERS_OMITTED, LIMITS_RESTORED, MPS_SERVING,
+    SLICES, SLICE_HELD, SLICE_PROMISE, CONTAINER_USED, LIMIT_VERIFIED, HOLDERS_OMITTED, LIMITS_RESTORED, MPS_SERVING,
     QUARANTINE_AGE, GPU_INFO, GPU_HEALTHY, REGISTERED, KUBELET_REQUESTS, KUBELET_SECONDS, REGISTRATIONS, API_ERRORS,
     EVICTIONS, EVENTS, POLICY_INFO, POLICY_REFUSED, LAST_SYNC, FINDINGS, PAUSED, AGENT_INFO,
 )  # fmt: skip

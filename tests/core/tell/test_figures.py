@@ -14,6 +14,7 @@ from sharer.core.holders.evidence import SourceStatus
 from sharer.core.holders.findings import Finding, FindingKind
 from sharer.core.holders.ledger import Entry, Remnant, State
 from sharer.core.known import Known
+from sharer.core.policy.model import Mig
 from sharer.core.quantities import GIB
 from sharer.core.tell.figures import SOURCES, STATES, Moment, Tallies, figures
 from sharer.core.tell.metrics import METRICS, MOST_HOLDERS, Durations, Figure, Histogram, Labels
@@ -161,6 +162,31 @@ def test_slices_without_a_promise_promise_nothing_rather_than_0() -> None:
     what = known(node(gpu(0)), policy(rule(time_slicing(4), memory=UNLIMITED)), entries=held(key(0)))
     assert values(what, "sharer_slice_promise_bytes") == {}
     assert states(what) == {"held": 1, "free": 3}
+
+
+def test_who_holds_a_slice_is_told_also_where_it_promises_nothing() -> None:
+    """Neighbour of P39: time slicing as the NVIDIA plugin has it, and GPUs whose memory nobody knows."""
+    entries = held(key(0), key(2))
+    what = known(node(gpu(0)), policy(rule(time_slicing(4), memory=UNLIMITED)), entries=entries)
+    found = values(what, "sharer_slice_held")
+    assert found == {
+        (*key(0), gpu_uuid(0), "default", "train-1", "c"): 1,
+        (*key(2), gpu_uuid(0), "default", "train-2", "c"): 1,
+    }
+    named = replace(entries[key(2)], owner=replace(holder(1), namespace="other"))
+    both = values(replace(what, ledger=replace(what.ledger, entries={**entries, key(2): named})), "sharer_slice_held")
+    assert {labels[3:5] for labels in both} == {("default", "train-1"), ("other", "train-1")}, "namesakes stay apart"
+
+
+def test_the_holder_of_a_mig_device_has_the_instance_and_the_physical_gpu_is_joined_by_it() -> None:
+    """Neighbour of P39: with MIG the UUID in the ID is the instance's; two replicas of one instance are two series."""
+    device = mig(1, "1g.10gb")
+    name = "nvidia.com/mig-1g.10gb"
+    keys = [(name, f"{device.uuid}::mig-{replica}") for replica in range(2)]
+    shared = policy(rule(Mig(replicas=2), memory=UNLIMITED))
+    what = known(node(gpu(0, mig_enabled=True, mig_devices=(device,))), shared, entries=held(*keys))
+    assert {labels[:3] for labels in values(what, "sharer_slice_held")} == {(*one, device.uuid) for one in keys}
+    assert [labels[:2] for labels in values(what, "sharer_gpu_info")] == [(device.uuid, gpu_uuid(0))]
 
 
 def test_series_of_holders_are_capped_and_how_many_are_left_out_is_told() -> None:
