@@ -1,17 +1,82 @@
-"""The agent's log on standard error: one line an event, as text or as JSON."""
+"""The agent's log on standard error: one line an event, as text or as JSON.
+
+Nobody waits until a line is written. Who reads the log may stop (a disk that is full, a runtime that hangs), and then
+an answer to the kubelet, and with it every pod of the node, would wait for that (bug case P12).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import sys
+import threading
+from collections import deque
 from datetime import UTC, datetime
+
+MOST_LINES = 1000  # that wait to be written; the oldest ones go, and how many is told
+END_S = 1.0  # at the end, for what still waits
 
 
 def set_up_logging(log_format: str) -> None:
     """Log from INFO on, as "text" or as "json"."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = PatientHandler(sys.stderr.fileno())
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+class PatientHandler(logging.Handler):
+    """Writes to a file descriptor on a thread of its own, which begins with the first event."""
+
+    def __init__(self, descriptor: int) -> None:
+        """`descriptor`, and no stream: a thread that hangs in one would keep its lock from the end of the process."""
+        super().__init__()
+        self._descriptor = descriptor
+        self._changed = threading.Condition()
+        self._waiting: deque[bytes] = deque()
+        self._lost = 0
+        self._is_writing = False
+        self._thread: threading.Thread | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`. Never waits."""
+        try:
+            line = f"{self.format(record)}\n".encode(errors="backslashreplace")
+        except Exception:  # noqa: BLE001 - as in every handler: a wrong log call must not end its caller
+            self.handleError(record)
+            return
+        with self._changed:
+            if len(self._waiting) == MOST_LINES:
+                self._waiting.popleft()
+                self._lost += 1
+            self._waiting.append(line)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write, name="sharer-log", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Wait for what was logged before, but not for long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not (self._waiting or self._is_writing), END_S)
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                self._is_writing = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._waiting)
+                lost, self._lost = self._lost, 0
+                line, self._is_writing = self._waiting.popleft(), True
+            if lost:
+                line = self._line(f"{lost} events are missing here: nobody read the log") + line
+            with contextlib.suppress(OSError):  # nobody reads it any more
+                while line:
+                    line = line[os.write(self._descriptor, line) :]
+
+    def _line(self, said: str) -> bytes:
+        record = logging.LogRecord(__name__, logging.WARNING, "", 0, said, None, None)
+        return f"{self.format(record)}\n".encode()
 
 
 class TextLines(logging.Formatter):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +46,14 @@ def flags(folder: Path) -> list[str]:
     return [*roots, f"--driver-library={library}", f"--policy={folder / 'policy.yaml'}"]
 
 
+def wait_for(predicate: Callable[[], bool]) -> None:
+    """Wait for something that nobody announces."""
+    deadline_s = time.monotonic() + 10
+    while not predicate():
+        assert time.monotonic() < deadline_s
+        threading.Event().wait(0.01)
+
+
 def first_line(process: subprocess.Popen[str]) -> str:
     assert process.stderr is not None
     return process.stderr.readline()
@@ -59,12 +70,29 @@ def test_a_signal_ends_it_within_five_seconds_and_it_says_so(folder: Path, numbe
     assert said.splitlines()[-1].endswith(" INFO stopped")
 
 
+def test_an_agent_whose_log_nobody_reads_does_as_it_is_told(folder: Path) -> None:
+    """Neighbour of P12: the runtime's disk is full, and the pipe with it. Nothing of the agent waits for that."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(writing, b"x" * 4096)
+    with subprocess.Popen([sys.executable, "-m", "sharer", "agent", *flags(folder)], stderr=writing) as process:
+        try:
+            socket = folder / "run-dir/sharer.sock"
+            wait_for(socket.exists)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(5) == 0
+        finally:
+            process.kill()
+            os.close(reading)
+            os.close(writing)
+
+
 def test_as_json_each_line_is_one_event(folder: Path) -> None:
     with agent(*flags(folder), "--log-format=json") as process:
-        first = json.loads(first_line(process))
+        first = [json.loads(first_line(process)) for _ in range(2)]  # of the driver, and of the policy
         process.terminate()
         _, said = process.communicate(timeout=5)
-    events = [first, *map(json.loads, said.splitlines())]
+    events = [*first, *map(json.loads, said.splitlines())]
     assert any(event["level"] == "warning" and f"{folder}/policy.yaml" in event["message"] for event in events)
     assert events[-1]["message"] == "stopped"
 

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import os
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from sharer.cli.logs import JsonLines, TextLines
+from sharer.cli.logs import MOST_LINES, JsonLines, PatientHandler, TextLines
 
 
 def record(message: str, *, failed: bool = False) -> logging.LogRecord:
@@ -52,3 +57,45 @@ def test_a_traceback_follows_its_text_line_indented() -> None:
     assert lines[0].endswith("WARNING failed")
     assert all(line.startswith("  ") for line in lines[1:])
     assert lines[-1].endswith("ValueError: broken")
+
+
+@contextmanager
+def full_pipe() -> Iterator[tuple[int, int]]:
+    """Both ends of a pipe that takes not one byte more until somebody reads."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(writing, b"x" * 4095 + b"\n")
+    try:
+        yield reading, writing
+    finally:
+        os.close(writing)
+        os.close(reading)
+
+
+def test_nobody_waits_for_a_log_that_is_not_read_and_what_is_missing_is_counted() -> None:
+    """Neighbour of P12: a refused Allocate is logged before it is answered; the kubelet would wait with every pod."""
+    with full_pipe() as (reading, writing):
+        handler = PatientHandler(writing)
+        handler.setFormatter(TextLines())
+        for number in range(MOST_LINES + 11):
+            handler.handle(record(f"event {number}"))
+        with os.fdopen(os.dup(reading), errors="replace") as log:
+            said: list[str] = []
+            while not said or not said[-1].endswith(f"event {MOST_LINES + 10}\n"):
+                said.append(log.readline())
+    [missing] = [int(line.split()[2]) for line in said if "events are missing here" in line]
+    assert missing in (10, 11)  # the first event may have been taken up before the others came
+    assert sum(" event " in line for line in said) == MOST_LINES + 11 - missing
+
+
+def test_what_was_logged_is_written_before_the_end_and_a_reader_that_is_gone_is_no_failure() -> None:
+    reading, writing = os.pipe()
+    handler = PatientHandler(writing)
+    handler.handle(record("the last word"))
+    handler.flush()
+    assert os.read(reading, 100) == b"the last word\n"
+    os.close(reading)
+    handler.handle(record("to nobody"))
+    handler.flush()
+    os.close(writing)
+    assert [one.name for one in threading.enumerate()].count("sharer-log") >= 1, "and it goes on"
