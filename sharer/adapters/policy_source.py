@@ -122,7 +122,8 @@ class ConfigMapPolicies:
         """What the API server told last, or what is mounted if it cannot be asked. Raises NodeError."""
         sync, config_map = self._sync(), self._seen()
         if config_map is not None:
-            texts = {key: _text(text.encode(), f"{self._place} key {key}") for key, text in config_map.data.items()}
+            values = {**config_map.binary, **{key: text.encode() for key, text in config_map.data.items()}}
+            texts = {key: _text(value, f"{self._place} key {key}") for key, value in values.items()}
             return PolicyShelf(place=self._place, texts=texts)
         if sync is not None and sync.synced_at_s is not None:
             raise NodeError(f"there is no {self._place}; create it, or correct --policy-configmap")

@@ -33,6 +33,7 @@ FASTEST: Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may be
 _BREAK = re.compile("\r\n|\n|\r")
 _UNSEEN = "[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
 """Compiled only for a text that has characters of which Python says that they are not printable: 3 ms of a start."""
+_ODD_BLANK = "[\xa0\xad\u1680\u2000-\u200d\u202f\u205f\u2060\u3000]"  # letters to YAML; web pages and chats have them
 _BLANKS = dict.fromkeys(map(ord, "\t\n\r"))
 _COMMENT = re.compile(r"(?:^|[ \t])#")
 
@@ -145,12 +146,16 @@ class _Reading:
                 self.problem(f"byte 0x{wrong:02x} is not UTF-8; save the file as UTF-8", *_place(before))
                 raise _Unreadable from None
         text = text.removeprefix("\ufeff")
-        if not text.translate(_BLANKS).isprintable() and (unseen := re.search(_UNSEEN, text)):
+        is_plain = text.translate(_BLANKS).isprintable()
+        if not is_plain and (unseen := re.search(_UNSEEN, text)):
             self.problem(f"the character {unseen[0]!r} cannot be seen; remove it", *_place(text[: unseen.start()]))
         for number, line in enumerate(_BREAK.split(text)):
             comment, tab = _COMMENT.search(line), line.find("\t")
-            if 0 <= tab < (comment.end() - 1 if comment else len(line)):
+            code_ends = comment.end() - 1 if comment else len(line)
+            if 0 <= tab < code_ends:
                 self.problem("a tab; YAML wants spaces", number, tab)
+            if not is_plain and (odd := re.search(_ODD_BLANK, line[:code_ends])):
+                self.problem(f"the character {odd[0]!r} is no space to YAML; type one, or none", number, odd.start())
         if self.problems:
             raise _Unreadable
         return text

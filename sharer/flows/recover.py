@@ -13,9 +13,11 @@ from datetime import UTC, datetime
 
 from sharer.core.errors import NodeError
 from sharer.core.health import after_operator
+from sharer.core.policy.values import nearest
 from sharer.flows.state import NodeState
 
-RECOVER_ANNOTATION = "sharer.dev/recover"  # of a Node
+_OURS = "sharer.dev/"
+RECOVER_ANNOTATION = f"{_OURS}recover"  # of a Node
 
 
 def recover(state: NodeState, annotations: Mapping[str, str], now_s: float, wall_s: float) -> str | None:
@@ -25,6 +27,8 @@ def recover(state: NodeState, annotations: Mapping[str, str], now_s: float, wall
     cannot be read, a device that does not exist, and (once) a fault that is newer.
     """
     view, asked = state.view, annotations.get(RECOVER_ANNOTATION)
+    if asked is None and (meant := next(filter(_is_meant, annotations), None)) is not None:
+        raise NodeError(f"the annotation {meant} means nothing; did you mean {RECOVER_ANNOTATION}?")
     if asked is None or asked == view.recovery_counted or view.inventory is None:
         return None
     uuid, at_wall_s = _read(asked)
@@ -43,6 +47,12 @@ def recover(state: NodeState, annotations: Mapping[str, str], now_s: float, wall
             " a later time"
         )
     return f"{_shown(asked)} ends a fault: {fault.reason}"
+
+
+def _is_meant(annotation: str) -> bool:
+    """Whether it is the annotation with a slip of the pen: else the operator would wait for nothing."""
+    prefix, slash, name = annotation.partition("/")
+    return f"{prefix}{slash}" == _OURS and nearest(name, ["recover"]) is not None
 
 
 def _read(asked: str) -> tuple[str, float]:

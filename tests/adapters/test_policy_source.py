@@ -6,12 +6,14 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sharer.adapters.policy_source import MAX_TEXT_BYTES, ConfigMapPolicies, MountedPolicies, NoPolicy
-from sharer.core.errors import NodeError
+from sharer.adapters.yaml_text import read_policy_text
+from sharer.core.errors import NodeError, PolicyError
 from sharer.core.holders.observations import ApiSync, ApiTrouble, ApiTroubleKind, ConfigMapSeen
 from sharer.core.ports import PolicyShelf, PolicySource
 
@@ -148,6 +150,20 @@ def test_a_link_that_is_missing_for_a_moment_is_no_policy_without_keys(tmp_path:
     assert texts(MountedPolicies(tmp_path).shelf()) == {"default": "two"}
 
 
+def test_a_directory_that_is_itself_a_link_is_followed_to_where_it_leads_now(tmp_path: Path) -> None:
+    """Neighbour of P07: git-sync, and whoever deploys by a link, turns the directory and not what is in it."""
+    for name in ("rev-1", "rev-2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "default").write_text(name)
+    current = tmp_path / "current"
+    current.symlink_to("rev-1")
+    source = MountedPolicies(current)
+    assert texts(source.shelf()) == {"default": "rev-1"}
+    (tmp_path / "new").symlink_to("rev-2")
+    os.replace(tmp_path / "new", current)
+    assert texts(source.shelf()) == {"default": "rev-2"}
+
+
 # ---- mounts that never change
 
 
@@ -203,6 +219,17 @@ def test_a_configmap_s_keys_are_its_policies() -> None:
     assert (shelf.place, texts(shelf)) == ("configmap gpu/policies", {"default": "d", "a100": "a"})
     assert shelf.texts["a100"].source == "configmap gpu/policies key a100"
     assert not shelf.is_for_every_node
+
+
+def test_a_policy_that_is_not_utf_8_is_refused_for_that_and_not_called_missing(tmp_path: Path) -> None:
+    """Neighbour of P05: of a mounted file it is the same to us, and to people it should be as well."""
+    raw = "rules: []".encode("utf-16")
+    (tmp_path / "default").write_bytes(raw)
+    told = source(replace(config_map(a100="a"), binary={"default": raw}), SYNCED).shelf()
+    assert set(told.texts) == {"a100", "default"}
+    assert told.texts["default"].digest == MountedPolicies(tmp_path).shelf().texts["default"].digest
+    with pytest.raises(PolicyError, match="configmap gpu/policies key default.*save the file as UTF-8"):
+        read_policy_text(told.texts["default"].text, told.texts["default"].source)
 
 
 def test_the_same_text_has_the_same_digest_wherever_it_is_read(tmp_path: Path) -> None:

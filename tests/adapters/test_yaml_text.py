@@ -49,6 +49,17 @@ def test_a_text_becomes_nodes_with_their_places(loader: Loader) -> None:
     )
 
 
+@pytest.mark.parametrize("blank", ["\u00a0", "\u00ad", "\u2003", "\u200b", "\u202f", "\u3000"])
+def test_what_only_looks_like_a_space_is_named_where_it_stands_and_may_stand_in_a_comment(blank: str) -> None:
+    """Neighbour of P02: a policy copied from a web page or a chat; the YAML parser would complain of something else."""
+    found = [
+        locate(text, "p", FASTEST)[1] for text in (f"a: 1\n{blank}{blank}b: 2\n", f"a:{blank}1\n", f"a: 1{blank}# b\n")
+    ]
+    assert [(one.line, one.column) for (one,) in found] == [(2, 1), (1, 3), (1, 5)]
+    assert all(f"the character {blank!r} is no space to YAML" in one.message for (one,) in found)
+    assert locate(f"a: 1 # so\u00a0: 10{blank}Gi\n", "p", FASTEST)[1] == []
+
+
 @both
 def test_what_was_typed_is_kept_and_nothing_is_resolved(loader: Loader) -> None:
     """P02: 010 stays 010."""

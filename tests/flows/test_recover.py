@@ -122,6 +122,17 @@ def test_a_device_that_does_not_exist_is_named_and_counts_once_it_does(operator:
     assert operator.annotates(text) is not None
 
 
+@pytest.mark.parametrize("key", ["sharer.dev/recovr", "sharer.dev/Recover", "sharer.dev/recovery"])
+def test_an_annotation_with_a_slip_in_its_key_is_told_with_the_one_that_was_meant(operator: Operator, key: str) -> None:
+    """Neighbour of P14 and P01: the GPU was repaired, and stays at fault without a word."""
+    asked = {key: f"{A}@2026-01-31T12:00:01Z", "sharer.dev/lease": "a/b", "example.com/recover": "x"}
+    with pytest.raises(NodeError, match=f"the annotation {key} means nothing; did you mean sharer.dev/recover"):
+        recover(operator.state, asked, 600.0, NOON_S + 100.0)
+    assert operator.at_fault == {A, MIG}
+    both = asked | {RECOVER_ANNOTATION: asked[key]}
+    assert "ends a fault" in str(recover(operator.state, both, 600.0, NOON_S + 100.0))
+
+
 def test_an_annotation_waits_for_the_driver(operator: Operator) -> None:
     text = f"{A}@2026-01-31T12:00:01Z"
     operator.state.change(inventory=None)

@@ -29,4 +29,5 @@ def config_map_seen(config_map: ConfigMap) -> ConfigMapSeen:
         name=metadata.name,
         resource_version=metadata.resource_version,
         data=config_map.data or {},
+        binary=config_map.binary_data or {},
     )

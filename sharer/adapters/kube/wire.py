@@ -130,3 +130,4 @@ class ConfigMap(_Read, frozen=True):
 
     metadata: ObjectMeta
     data: dict[str, str] | None = None
+    binary_data: dict[str, bytes] | None = None  # base64 on the wire

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from sharer.core.holders.observations import ApiSync, ApiTroubleKind, NodeSeen
+from sharer.core.policy.values import nearest
 from sharer.core.ports import PolicyShelf, PolicyText
 from sharer.core.values import dataclass
 
 POLICY_LABEL = "sharer.dev/policy"  # of a Node: the key of its policy
 HOLD_LABEL = "sharer.dev/hold"  # of a Node: whatever policy is wanted, the one in force stays
 DEFAULT_NAME = "default"
+_OUR_LABELS = "sharer.dev/"
+_GPU_LABELS = "sharer.dev/gpu"  # by hand, for the chart's DaemonSets, and what the agent itself tells of the GPUs
 _SUFFIXES = ("", ".yaml", ".yml")
 _MANY_KEYS = 10  # are named in a message
 
@@ -27,6 +30,7 @@ class KnownLabels:
     policy_name: str = DEFAULT_NAME
     held: bool = False
     problem: str | None = None  # why the labels can never be read; the node is then taken to have none
+    unknown: tuple[str, ...] = ()  # labels that look like ours and mean nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +63,11 @@ def labels_of(node: NodeSeen | None, sync: ApiSync | None, node_name: str) -> No
         return KnownLabels()
     if node is not None:
         name = node.labels.get(POLICY_LABEL) or DEFAULT_NAME
-        return KnownLabels(policy_name=name, held=node.labels.get(HOLD_LABEL, "false") != "false")
+        return KnownLabels(
+            policy_name=name,
+            held=node.labels.get(HOLD_LABEL, "false") != "false",
+            unknown=tuple(sorted(filter(_means_nothing, node.labels))),
+        )
     if sync.synced_at_s is not None:
         return UnknownLabels(reason=f"the API server has no Node called {node_name}; check --node-name")
     if sync.trouble is None:
@@ -82,20 +90,49 @@ def choose(shelf: PolicyShelf, labels: NodeLabels, *, is_first: bool) -> Choice:
     name = labels.policy_name
     wanted = _find(shelf, name)
     problem = _missing(shelf, name) if wanted is None else None
-    return Choice(name=name, text=wanted or default, problem=problem, warnings=_warnings(shelf, labels))
+    warnings = (*_warnings(shelf, labels), *_hidden(shelf, name))
+    return Choice(name=name, text=wanted or default, problem=problem, warnings=warnings)
 
 
 def _warnings(shelf: PolicyShelf, labels: NodeLabels) -> tuple[str, ...]:
     if isinstance(labels, UnknownLabels):
         return shelf.warnings
     found = [*shelf.warnings, *([labels.problem] if labels.problem is not None else [])]
+    found += [f"the label {key} means nothing; did you mean {_meant(key)}?" for key in labels.unknown]
     if shelf.is_for_every_node and labels.policy_name != DEFAULT_NAME:
         found.append(f"the label {POLICY_LABEL}={labels.policy_name} chooses nothing: {shelf.place} is one policy")
     return tuple(found)
 
 
 def _find(shelf: PolicyShelf, name: str) -> PolicyText | None:
-    return next((shelf.texts[key] for suffix in _SUFFIXES if (key := name + suffix) in shelf.texts), None)
+    return next((shelf.texts[key] for key in _keys(shelf, name)), None)
+
+
+def _keys(shelf: PolicyShelf, name: str) -> list[str]:
+    """The keys that a name can mean. The first one is followed."""
+    return [key for suffix in _SUFFIXES if (key := name + suffix) in shelf.texts]
+
+
+def _hidden(shelf: PolicyShelf, name: str) -> list[str]:
+    """A warning of keys that nobody reads, so that an edit of theirs would change nothing (bug case P07)."""
+    followed, *others = _keys(shelf, name) or [name]
+    return [f"{shelf.place} has {' and '.join(others)} beside {followed}, which is followed; remove one"] * bool(others)
+
+
+def _means_nothing(label: str) -> bool:
+    """Whether a label is in our name and none of ours (bug case P01): a slip of the pen chooses no policy."""
+    return label.startswith(_OUR_LABELS) and label not in (POLICY_LABEL, HOLD_LABEL) and not _tells_of_gpus(label)
+
+
+def _tells_of_gpus(label: str) -> bool:
+    return label == _GPU_LABELS or label.startswith(f"{_GPU_LABELS}.")
+
+
+def _meant(label: str) -> str:
+    near = nearest(
+        label.removeprefix(_OUR_LABELS), [one.removeprefix(_OUR_LABELS) for one in (POLICY_LABEL, HOLD_LABEL)]
+    )
+    return f"{POLICY_LABEL} or {HOLD_LABEL}" if near is None else _OUR_LABELS + near
 
 
 def _missing(shelf: PolicyShelf, name: str) -> str:

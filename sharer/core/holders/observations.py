@@ -91,13 +91,14 @@ class NodeSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigMapSeen:
-    """A ConfigMap's text values."""
+    """A ConfigMap's values."""
 
     uid: str
     namespace: str
     name: str
     resource_version: str
     data: Mapping[str, str] = field(default_factory=dict)
+    binary: Mapping[str, bytes] = field(default_factory=dict)  # what is not UTF-8, which kubectl and a mount keep so
 
 
 class ApiTroubleKind(StrEnum):

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from sharer.core.errors import PolicyError, Problem
 from sharer.core.policy.located import LocatedList, LocatedMapping, LocatedNode, LocatedScalar
-from sharer.core.policy.values import Reader, describe, nearest, shown
+from sharer.core.policy.values import Reader, describe, is_null, nearest, shown
 from sharer.core.values import dataclass
 
 _TOO_SHORT = "the list is empty; it needs at least one entry"
@@ -146,7 +146,8 @@ class Block:
         if node is None:
             return default
         if not isinstance(node, LocatedList):
-            cure = f"; write [{node.text}]" if isinstance(node, LocatedScalar) and node.text else ""
+            text = "" if is_null(node) or not isinstance(node, LocatedScalar) else node.text
+            cure = f"; write [{text}]" if text or (is_null(node) and at_least == 0) else ""
             self._findings.problem(node, self._path(key), f"expected a list, found {describe(node)}{cure}")
             return default
         if len(node.items) < at_least:

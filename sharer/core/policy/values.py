@@ -64,6 +64,11 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return next(iter(get_close_matches(word, words, n=1, cutoff=0.7)), None)
 
 
+def is_null(node: LocatedNode) -> bool:
+    """Whether nothing is written, or one of YAML's words for it."""
+    return isinstance(node, LocatedScalar) and not node.quoted and node.text in _NULL
+
+
 def describe(node: LocatedNode) -> str:
     """What was found, for a message."""
     if isinstance(node, LocatedMapping):
@@ -147,7 +152,7 @@ def one_of(*words: str) -> Reader[str]:
 
 def duration(node: LocatedNode) -> float:
     """Seconds for a duration with units, at most MAX_DURATION_S."""
-    if not isinstance(node, LocatedScalar) or (not node.quoted and node.text in _NULL):
+    if not isinstance(node, LocatedScalar) or is_null(node):
         raise _refusal(f"found {describe(node)}", _DURATIONS)
     try:
         amount_s = parse_duration_s(node.text)
@@ -169,7 +174,7 @@ def amount(*words: str) -> Reader[int]:
     allowed = " or ".join(filter(None, [", ".join(words), sizes]))
 
     def read(node: LocatedNode) -> int:
-        if not isinstance(node, LocatedScalar) or (not node.quoted and node.text in _NULL):
+        if not isinstance(node, LocatedScalar) or is_null(node):
             raise _refusal(f"found {describe(node)}", allowed)
         found = shown(node.text)
         if re.fullmatch(_PERCENT, node.text):

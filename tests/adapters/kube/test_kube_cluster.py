@@ -104,6 +104,7 @@ def test_a_page_that_keeps_failing_is_given_up_and_the_others_go_on(server: ApiS
 
 
 def test_nobody_is_kept_waiting_for_as_long_as_a_server_may_wish(server: ApiServer, read: Reading) -> None:
+    """Neighbour of P33: Retry-After of a day."""
     server.fail_next(Fail(code=429, retry_after_s=120), resource="pods", times=None)
     assert read().pods.items is None
     assert read.paused_s == []
@@ -161,6 +162,7 @@ def test_a_lease_is_judged_by_the_server_s_clock(server: ApiServer, read: Readin
 
 
 def test_a_node_tells_its_extended_resources_and_why_it_is_not_ready() -> None:
+    """Neighbour of P38: a thousand slices are "1k" to the API server."""
     made = node_object("n", allocatable={NVIDIA: "1k", "cpu": 4, "example.com/odd": "1.5"})
     made["metadata"] |= {"uid": "u", "labels": {"a": "b", "nvidia.com/gpu.product": "T4", "sharer.dev/policy": "p"}}
     made["status"]["conditions"] = [{"type": "Ready", "status": "Unknown", "reason": "Lost", "message": "no news"}]

@@ -62,6 +62,17 @@ def in_cluster(server: ApiServer, folder: Path, token: str) -> InCluster:
     return InCluster(directory=folder, environment=environment)
 
 
+def others_authorities() -> str:
+    """Certificates of authorities that do not vouch for the server."""
+    paths = ssl.get_default_verify_paths()
+    system = Path(paths.cafile or paths.openssl_cafile)
+    if not system.exists():
+        import certifi
+
+        system = Path(certifi.where())
+    return system.read_text()
+
+
 # ---- in a pod
 
 
@@ -99,18 +110,41 @@ def test_a_server_that_the_cluster_s_ca_does_not_vouch_for_is_not_talked_to(
     server: ApiServer, lab: Lab, tmp_path: Path
 ) -> None:
     access = in_cluster(server, tmp_path, "t1")
-    other = ssl.get_default_verify_paths()
-    system = Path(other.cafile or other.openssl_cafile)
-    if not system.exists():
-        import certifi
-
-        system = Path(certifi.where())
-    (tmp_path / "ca.crt").write_text(system.read_text())
+    (tmp_path / "ca.crt").write_text(others_authorities())
     with pytest.raises(ApiError) as refused:
         lab.connect(access).node("node-1")
     assert refused.value.kind is ApiTroubleKind.UNREACHABLE
     assert "certificate" in str(refused.value)
     assert server.requests() == ()
+
+
+@pytest.mark.parametrize("server", ["tls"], indirect=True)
+def test_a_renewed_certificate_authority_is_trusted_without_a_restart(
+    server: ApiServer, lab: Lab, tmp_path: Path
+) -> None:
+    """Neighbour of P35: the kubelet renews `ca.crt` beside the token when a cluster changes its CA."""
+    client = lab.connect(in_cluster(server, tmp_path, "t1"))
+    (tmp_path / "ca.crt").write_text(others_authorities())
+    with pytest.raises(ApiError, match="certificate"):
+        client.node("node-1")
+    (tmp_path / "ca.crt").write_text(CERTIFICATE)
+    assert client.node("node-1").uid == "n1"
+
+
+@pytest.mark.parametrize("content", ["", "\n"])
+@pytest.mark.parametrize("server", ["tls"], indirect=True)
+def test_a_token_that_is_empty_for_a_moment_is_no_end(
+    server: ApiServer, lab: Lab, tmp_path: Path, content: str
+) -> None:
+    """Neighbour of P35: a file that is written in place is empty first; nothing is asked as anonymous then."""
+    server.accept_tokens("t1")
+    client = lab.connect(in_cluster(server, tmp_path, content))
+    with pytest.raises(ApiError) as refused:
+        client.node("node-1")
+    assert refused.value.kind is ApiTroubleKind.UNAUTHORIZED
+    assert all(request.token is None or request.code == 401 for request in server.requests())
+    (tmp_path / "token").write_text("t1")
+    assert client.node("node-1").uid == "n1"
 
 
 @pytest.mark.parametrize("server", ["tls"], indirect=True)
@@ -223,3 +257,12 @@ assert not any(name.startswith(("kubernetes.client.models.", "kubernetes.client.
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_an_api_server_with_an_ipv6_address_is_addressed_as_a_url_has_it(lab: Lab, tmp_path: Path) -> None:
+    """Neighbour of P35: on such a cluster the variable has the bare address."""
+    (tmp_path / "ca.crt").write_text(CERTIFICATE)
+    (tmp_path / "token").write_text("t1")
+    environment = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
+    client = lab.connect(InCluster(directory=tmp_path, environment=environment))
+    assert client.server() == "https://[fd00::1]:443"

@@ -165,3 +165,17 @@ def test_the_policies_are_followed_with_rights_on_that_one_config_map(lab: Lab) 
     assert (first.data, second.data) == ({"default": "one"}, {"default": "two"})
     assert first.resource_version != second.resource_version
     assert lab.pauses.none
+
+
+def test_what_is_not_utf_8_in_a_config_map_is_followed_too(lab: Lab) -> None:
+    """Neighbour of P05: kubectl puts a file that Windows PowerShell has written under `binaryData`."""
+    told: Told[ConfigMapSeen | None] = Told()
+    lab.server.put(
+        CONFIG_MAP,
+        config_map_object("sharer-policy", {"a100": "one"}, namespace="sharer")
+        | {"binaryData": {"default": "//5hAA=="}},
+    )
+    lab.run(watch_config_map(lab.client(), "sharer", "sharer-policy", told, pause=lab.pauses))
+    found = told.next()
+    assert found is not None
+    assert (found.data, found.binary) == ({"a100": "one"}, {"default": "a".encode("utf-16")})

@@ -109,7 +109,7 @@ def test_a_pod_that_ended_while_the_watch_was_down_is_gone_after_the_next_list(l
 
 
 def test_everything_is_listed_again_on_a_timer(lab: Lab, server: ApiServer) -> None:
-    """P29: a full resync, should an event ever have been lost."""
+    """Neighbour of P29: a full resync, should an event ever have been lost."""
     _, told = lab.watch_pods(replace(SETTLED, resync_s=600.0))
     told.next()
     server.wait_watches(1)
@@ -153,6 +153,22 @@ def test_an_error_event_410_leads_to_a_new_list(lab: Lab, server: ApiServer) -> 
     trouble = watch.sync.trouble
     assert trouble is not None
     assert trouble.kind is ApiTroubleKind.EXPIRED
+    begin(lab, "b")
+    lab.pauses.go_on()
+    assert names(told.next()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("code", [429, 500, 504, 0])
+def test_an_error_event_of_any_other_code_leads_to_a_new_list_too(lab: Lab, server: ApiServer, code: int) -> None:
+    """Neighbour of P34: what the stream has left out before it broke off, nobody can tell."""
+    begin(lab, "a")
+    watch, told = lab.watch_pods()
+    told.next()
+    server.wait_watches(1)
+    server.send_event("ERROR", {"kind": "Status", "code": code, "message": "etcdserver: request timed out"})
+    assert lab.pauses.asked_s() > 0
+    assert watch.sync.trouble is not None
+    assert "etcdserver: request timed out" in watch.sync.trouble.message
     begin(lab, "b")
     lab.pauses.go_on()
     assert names(told.next()) == ["a", "b"]
@@ -259,7 +275,7 @@ def test_a_bookmark_moves_the_version_and_the_age_and_is_not_told(lab: Lab, serv
 
 
 def test_a_watch_without_even_a_bookmark_leads_to_a_new_list(lab: Lab, server: ApiServer) -> None:
-    """A version that the server has not reached yet is silence until the timeout: an etcd that was restored."""
+    """Neighbour of P34: a version that the server has not reached yet is silence: an etcd that was restored."""
     _, told = lab.watch_pods(replace(SETTLED, watch_min_s=1, watch_max_s=1))
     told.next()
     server.wait_watches(1)
@@ -357,6 +373,7 @@ def test_a_throttled_list_waits_as_long_as_the_server_says(lab: Lab, server: Api
 
 
 def test_a_throttled_watch_waits_as_well_and_does_not_list_again(lab: Lab, server: ApiServer) -> None:
+    """Neighbour of P33: a 429 for the watch alone."""
     server.fail_next(Fail(code=429, retry_after_s=7), verb="watch")
     lab.watch_pods()
     assert 7.0 <= lab.pauses.pass_by() <= 10.5
@@ -449,7 +466,7 @@ def test_a_missing_right_is_one_clear_line_and_a_later_grant_is_picked_up(
 
 
 def test_a_forbidden_watch_is_not_made_up_for_by_lists(lab: Lab, server: ApiServer) -> None:
-    """P36 and P33: 5,000 nodes with a wrong role must not list every minute."""
+    """Neighbour of P36 and P33: 5,000 nodes with a wrong role must not list every minute."""
     server.forbid("watch", "pods")
     lab.watch_pods()
     for _ in range(3):

@@ -90,6 +90,30 @@ def test_one_file_serves_every_node_and_a_label_that_chooses_nothing_is_warned_o
     assert "sharer.dev/policy=a100 chooses nothing" in choice.warnings[0]
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_key_that_is_hidden_by_another_is_warned_of(first: bool) -> None:
+    """Neighbour of P07: `--from-file=default.yaml` beside a key `default`: an edit of the hidden one does nothing."""
+    choice = choose(shelf("default.yaml", "default", "a100.yml", "a100.yaml"), NO_LABEL, is_first=first)
+    assert chosen(choice) == "default"
+    [warning] = choice.warnings
+    assert "has default.yaml beside default, which is followed" in warning
+
+
+def test_a_label_of_ours_with_a_slip_in_its_key_is_warned_of_with_the_one_that_was_meant() -> None:
+    """Neighbour of P01 and P05: an unknown label is no error to anybody, and the node just keeps the default."""
+    seen = {"sharer.dev/Policy": "a100", "sharer.dev/gpu": "true", "sharer.dev/gpu.count": "8", "x.dev/policy": "a"}
+    labels = labels_of(NodeSeen(uid="u", name="n", labels=seen), SYNCED, "n")
+    for one in (shelf("a100", "default"), shelf("policy.yaml", is_for_every_node=True)):
+        [warning] = choose(one, labels, is_first=False).warnings
+        assert warning == "the label sharer.dev/Policy means nothing; did you mean sharer.dev/policy?"
+
+
+def test_a_label_of_ours_that_resembles_nothing_names_both_that_there_are() -> None:
+    """Neighbour of P01: somebody thinks that a label sets the slices."""
+    [warning] = choose(shelf("default"), labelled(slices="8"), is_first=False).warnings
+    assert warning.endswith("did you mean sharer.dev/policy or sharer.dev/hold?")
+
+
 # ---- labels that are not known
 
 

@@ -23,9 +23,9 @@ from sharer.core.holders.evidence import (
 )
 from sharer.core.holders.ledger import Entry, Ledger, Remnant, State
 from sharer.core.offer.plan import Plan, make_plan
-from sharer.core.policy.model import Auto, ComputePolicy, Exclusive, MemoryPolicy, Mps, Policy
+from sharer.core.policy.model import Auto, ComputePolicy, Exclusive, Match, MemoryPolicy, Mig, Mps, Policy
 from sharer.core.quantities import MIB
-from tests.core.builders import gpu, gpu_uuid, node, policy, rule, time_slicing
+from tests.core.builders import gpu, gpu_uuid, mig, node, policy, rule, time_slicing
 
 RESOURCE = "nvidia.com/gpu.shared"
 PATIENCE_S = 600.0
@@ -156,6 +156,48 @@ def test_a_renamed_resource_drains_under_its_old_name_and_no_id_is_offered_under
     listing = walk(walk(Listing(), plan(time_slicing(2)), (0, held)), renamed, (10, held), (50, held), (90, held))
     assert healthy(listing) == [key(1, 40960, "example.com/gpu"), *held]
     assert {name for name, _ in walk(listing, renamed, (100, ()), (131, ()), (132, ())).ids} == {"example.com/gpu"}
+
+
+def test_from_four_slices_to_one_whoever_holds_one_of_the_four_is_not_joined_by_another() -> None:
+    """Neighbour of P03: 1 means "do not share here", so not even with whoever was there before."""
+    held = [key(2, 20480)]
+    four, one = plan(time_slicing(4)), plan(time_slicing(1))
+    listing = walk(walk(Listing(), four, (0, held)), one, (10, held), (13, held), (50, held), (51, held))
+    assert healthy(listing) == held
+    assert "1 slices of the new cut wait for 1 of the old one" in listing.waiting[gpu_uuid(0)]
+    assert healthy(walk(listing, one, (60, ()), (63, ()))) == [key(0, 81920)]
+
+
+def test_a_rename_that_is_taken_back_lets_the_held_slice_be_what_it_was() -> None:
+    """Neighbour of P08: the operator sees the old name at 0, and goes back at once. No ID is ever under two names."""
+    held = [key(0, 40960)]
+    first, renamed = plan(time_slicing(2)), plan(rule(time_slicing(2), resource="example.com/gpu"))
+    there = walk(walk(Listing(), first, (0, held)), renamed, (10, held), (13, held))
+    back = walk(there, first, (14, held))
+    assert {text for _, text in healthy(back)} == {text for _, text in held}, "the other one was Healthy just now"
+    done = walk(back, first, (17, held), (50, held), (51, held))
+    assert list(done.ids) == healthy(done) == [key(0, 40960), key(1, 40960)]
+    assert done.ids[key(0, 40960)].draining_s is None
+
+
+def test_fewer_replicas_of_a_mig_device_drain_like_other_slices_and_no_other_device_is_touched() -> None:
+    """Neighbour of P08: of two instances on one GPU one is re-cut, by a rule of its own."""
+    small, other = mig(1, "1g.10gb"), mig(2, "2g.20gb")
+    inventory = node(gpu(0, mig_enabled=True, mig_devices=(small, other)))
+
+    def cut(replicas: int) -> Plan:
+        rules = (rule(Mig(replicas=replicas), match=Match(mig_profile="1g*"), memory=UNLIMITED), rule(Mig(replicas=2)))
+        return make_plan(inventory, policy(*rules))
+
+    name = "nvidia.com/mig-1g.10gb"
+    held = [(name, f"{small.uuid}::mig-{replica}") for replica in (1, 2, 3)]
+    before = walk(Listing(), cut(4), (0, held))
+    after = walk(before, cut(2), (10, held), (13, held), (50, held), (51, held))
+    mine = [one for one in healthy(after) if one[0] == name]
+    assert mine == held, "three are held of two that there are to be"
+    assert [one for one in after.ids if one[0] != name] == [one for one in before.ids if one[0] != name]
+    freed = walk(after, cut(2), (60, held[:1]), (63, held[:1]), (100, held[:1]), (101, held[:1]))
+    assert [one for one in freed.ids if one[0] == name] == [(name, f"{small.uuid}::mig-{n}") for n in (0, 1)]
 
 
 def mps(slices: int, **changes: object) -> object:

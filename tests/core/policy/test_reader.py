@@ -324,6 +324,37 @@ def test_xids_are_in_one_list_and_named_once() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("13", "health.ignore: expected a list, found the number 13; write [13]"),
+        ("'13'", "health.ignore: expected a list, found the quoted text '13'; write [13]"),
+        ("['13']", "found the quoted text '13'; write 13 without quotes"),
+        ("null", "health.ignore: expected a list, found nothing (null); write []"),
+        ("", "health.ignore: expected a list, found nothing (null); write []"),
+        ("{13: true}", "health.ignore: expected a list, found a mapping"),
+    ],
+)
+def test_xids_in_any_other_form_are_refused_with_the_one_to_write(written: str, said: str) -> None:
+    """Neighbour of P02: no XID at all and the default six are far apart, so nothing is read into an empty value."""
+    assert only(refused_rules(TS4, rest=f"health: {{ignore: {written}}}\n")).endswith(said)
+
+
+@pytest.mark.parametrize("written", ["10", "10min", "1.5h", "1h 30m", "600s600s", "null", "-10m", "PT10M", "10m30"])
+def test_a_time_without_a_unit_or_in_any_other_form_is_refused(written: str) -> None:
+    """Neighbour of P02: Go takes 1.5h, systemd 10min, Java PT10M; and 10 of what?"""
+    assert "whole numbers with the units d, h, m, s" in only(
+        refused_rules(TS4, rest=f"drain: {{patience: {written}}}\n")
+    )
+
+
+def test_one_replica_of_a_mig_device_is_the_device_and_no_replica_is_none() -> None:
+    """Neighbour of P03: with MIG 1 is the default, and a number below it is as wrong as anywhere."""
+    assert read_rules("strategy: mig, slices: 1").rules == read_rules("strategy: mig").rules
+    for count in (0, -1):
+        assert "expected an integer of 1 or more" in only(refused_rules(f"strategy: mig, slices: {count}"))
+
+
 def test_an_xid_that_is_written_leaves_the_default_of_the_other_list() -> None:
     assert read_rules(TS4, rest="health: {ignore: [94]}").health == HealthPolicy(
         ignore=frozenset({94}), transient=frozenset()

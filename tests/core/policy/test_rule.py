@@ -179,13 +179,13 @@ def test_an_enforcer_that_cannot_hold_such_slices_is_worth_a_warning(rule: str, 
 
 @pytest.mark.parametrize("value", ["yes", "no", "on", "True", "TRUE", "'true'", "1", "null", "[true]"])
 def test_a_boolean_is_true_or_false_and_no_other_word(value: str) -> None:
-    """P02."""
+    """Neighbour of P02: yes, on and 1 are booleans to some parsers."""
     problem = only(refused_rules(f"{TS4}, memory: {{required: {value}}}"))
     assert problem.startswith("rules[0].memory.required: expected true or false, found ")
 
 
 def test_a_limit_on_a_whole_device_is_refused_and_other_memory_fields_warn() -> None:
-    """P23: a limit that nothing would ever hold."""
+    """Neighbour of P23: a limit that nothing would ever hold."""
     assert "a whole GPU with all its memory; remove the limit" in only(
         refused_rules("strategy: exclusive, memory: {limit: 5Gi}")
     )
