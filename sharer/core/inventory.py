@@ -44,6 +44,7 @@ class PhysicalGpu:
     numa_node: int | None  # None: no affinity; the kernel's -1 is None too
     mig_enabled: bool | None  # None: the GPU has no MIG mode
     mig_devices: tuple[MigDevice, ...] = ()
+    restricted: str | None = None  # its compute mode if not every process may use it; None: all may, or it is not told
     lost: str | None  # None: it answers; otherwise why it does not ("no longer listed by the driver")
     unknown: UnknownFields = ()
 

@@ -52,7 +52,7 @@ def test_a_mig_device_that_is_gone_stays_as_lost_beside_the_new_ones() -> None:
 
 
 def test_a_mig_device_that_is_gone_is_forgotten_once_no_slice_of_it_is_listed_or_held() -> None:
-    """P18. Found by chance: a node whose instances are made anew every day would report all of them at fault."""
+    """Neighbour of P18 and P19, found by chance: instances made anew every day were all told to be at fault."""
     before = node(gpu(0, mig_enabled=True, mig_devices=(mig(0, "1g.10gb"), mig(1, "1g.10gb"))))
     assert remember_lost(before, node(gpu(0)), ()) == node(gpu(0))
     fallen_off = node(gpu(0, mig_enabled=True, lost="GPU is lost"))

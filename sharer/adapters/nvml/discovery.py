@@ -15,6 +15,7 @@ from sharer.adapters.nvml.calls import Calls, Handle, Memory, MigAttributes
 from sharer.adapters.nvml.errors import INVALID_ARGUMENT, NOT_FOUND, NvmlCallError
 from sharer.adapters.nvml.session import Session
 from sharer.core.inventory import Inventory, MigDevice, PhysicalGpu
+from sharer.core.mps.compute_modes import mode_name
 from sharer.core.quantities import TIB
 
 T = TypeVar("T")
@@ -87,6 +88,7 @@ def _gpu(device: _Device, index: int, uuid: str, sys_root: Path) -> PhysicalGpu:
     numa_node = None if pci_bus_id is None else device.read("numa_node", lambda: _numa_node(sys_root, pci_bus_id))
     mig_enabled = device.read("mig_enabled", lambda: _mig_enabled(calls, handle))
     mig_devices = _mig_devices(device) if mig_enabled else ()
+    restricted = None if mig_enabled else _restricted(device)
     return PhysicalGpu(
         uuid=uuid,
         index=index,
@@ -98,6 +100,7 @@ def _gpu(device: _Device, index: int, uuid: str, sys_root: Path) -> PhysicalGpu:
         numa_node=numa_node,
         mig_enabled=mig_enabled,
         mig_devices=mig_devices,
+        restricted=restricted,
         lost=device.lost,
         unknown=tuple(device.unknown),
     )
@@ -138,6 +141,18 @@ def _numa_node(sys_root: Path, pci_bus_id: str) -> int | None:
     except (OSError, ValueError) as error:
         raise NvmlCallError("sysfs", None, f"the NUMA node cannot be read: {error}") from None
     return node if node >= 0 else None
+
+
+def _restricted(device: _Device) -> str | None:
+    """The compute mode if it keeps some processes off; what the driver does not tell does not."""
+    if device.lost is not None:
+        return None
+    try:
+        mode = device.calls.compute_mode(device.handle)
+    except NvmlCallError as error:
+        device.lost = str(error) if error.gpu_lost else None
+        return None
+    return mode_name(mode) if mode else None
 
 
 def _mig_enabled(calls: Calls, handle: Handle) -> bool | None:

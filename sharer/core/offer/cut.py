@@ -13,7 +13,7 @@ from typing import assert_never
 from sharer.core.device_id import DeviceId, Strategy
 from sharer.core.inventory import MigDevice, PhysicalGpu
 from sharer.core.policy.means import Reasons, made_by, why_not_held, why_without_effect
-from sharer.core.policy.model import Auto, Exclusive, Mig, Mps, Rule, TimeSlicing
+from sharer.core.policy.model import Auto, Exclusive, MemoryPolicy, Mig, Mps, Rule, TimeSlicing
 from sharer.core.quantities import GIB, MIB, format_bytes, round_down
 from sharer.core.values import dataclass
 
@@ -87,7 +87,8 @@ def cut(target: Target, rule: Rule, adopt: Collection[DeviceId] = (), enforcers:
         case Mig(replicas=replicas):
             return _adopted(_with_memory(target, rule, Strategy.MIG, replicas, None), adopt)
         case TimeSlicing(slices=slices, slice_memory_bytes=each_bytes):
-            return _adopted(_with_memory(target, rule, Strategy.TIME_SLICING, slices, each_bytes), adopt)
+            sliced = _with_memory(target, rule, Strategy.TIME_SLICING, slices, each_bytes)
+            return _adopted(replace(sliced, warnings=(*_check_mode(target), *sliced.warnings)), adopt)
         case Mps(slices=slices, slice_memory_bytes=each_bytes):
             return _adopted(
                 _with_compute(target, rule, _with_memory(target, rule, Strategy.MPS, slices, each_bytes)), adopt
@@ -140,7 +141,7 @@ def _with_memory(target: Target, rule: Rule, strategy: Strategy, slices: int | N
         unrounded_bytes=unrounded_bytes,
         promisable_bytes=None if limit_bytes is None else shared_bytes,
         room_bytes=int(total_bytes * memory.oversubscribe),
-        warnings=_check_limit(limit_bytes, count, own_bytes, shared_bytes),
+        warnings=(*_check_total(target, memory), *_check_limit(limit_bytes, count, own_bytes, shared_bytes)),
     )
 
 
@@ -155,6 +156,24 @@ def _without_total(rule: Rule, strategy: Strategy, slices: int | None) -> Cut:
         warning = f"its slices have no limit: that needs the GPU's memory, {unknown}; {cure}"
         return Cut(strategy=strategy, count=slices, warnings=(warning,))
     raise Refused(f"a limit needs the GPU's memory, {unknown}; {cure}, or memory.limit: none")
+
+
+def _check_mode(target: Target) -> tuple[str, ...]:
+    """A warning where the second container would be told that the GPU is busy (bug case P24)."""
+    mode = target.gpu.restricted
+    if mode is None:
+        return ()
+    return (
+        f"its compute mode is {mode}, so containers cannot share it by time: nvidia-smi -i {target.uuid} -c DEFAULT",
+    )
+
+
+def _check_total(target: Target, memory: MemoryPolicy) -> tuple[str, ...]:
+    """A warning where the policy's figure is not used, and would have made a difference (bug case P01)."""
+    if memory.total_bytes is None or target.memory_bytes in (None, memory.total_bytes):
+        return ()
+    found, written = format_bytes(target.memory_bytes), format_bytes(memory.total_bytes)
+    return (f"memory.total {written} is not used: the driver reports {found}; to keep some back, set memory.reserve",)
 
 
 def _check_limit(limit_bytes: int | None, count: int, own_bytes: int, shared_bytes: int) -> tuple[str, ...]:

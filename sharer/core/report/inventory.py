@@ -39,6 +39,7 @@ class GpuReport:
     numa_node: int | None = None
     mig_enabled: bool | None = None  # null without a reason in `unknown`: it has no MIG mode
     mig_devices: tuple[MigReport, ...] = ()
+    restricted: str | None = None  # the compute mode; null: every process may use it, or the driver does not say
     lost: str | None = None
     unknown: Mapping[str, str] = field(default_factory=dict)
 
@@ -84,6 +85,7 @@ def _report_gpu(gpu: PhysicalGpu) -> GpuReport:
         numa_node=gpu.numa_node,
         mig_enabled=gpu.mig_enabled,
         mig_devices=tuple(_report_mig(mig) for mig in gpu.mig_devices),
+        restricted=gpu.restricted,
         lost=gpu.lost,
         unknown=_reasons(gpu.unknown),
     )
@@ -119,6 +121,7 @@ def _gpu_from(gpu: GpuReport, path: str) -> PhysicalGpu:
         numa_node=gpu.numa_node,
         mig_enabled=gpu.mig_enabled,
         mig_devices=tuple(_mig_from(mig, f"{path}.migDevices[{n}]") for n, mig in enumerate(gpu.mig_devices)),
+        restricted=gpu.restricted,
         lost=gpu.lost,
         unknown=_fields_from(gpu.unknown, PhysicalGpu, path),
     )

@@ -101,6 +101,7 @@ def test_a_driver_without_mig_functions_has_gpus_without_mig(make_node: MakeNode
 
 
 def test_a_mig_mode_that_cannot_be_read_is_not_taken_for_none(make_node: MakeNode, open_driver: OpenDriver) -> None:
+    """Neighbour of P18: it may be on."""
     node = make_node(A)
     node.fail("nvmlDeviceGetMigMode", 999)
     gpu = only(open_driver(node).discover().gpus)
@@ -154,6 +155,20 @@ def test_a_compute_capability_of_zero_is_unknown(make_node: MakeNode, open_drive
     assert "compute_capability" in dict(gpu.unknown)
 
 
+def test_a_compute_mode_that_keeps_processes_off_is_found_with_its_name(
+    make_node: MakeNode, open_driver: OpenDriver
+) -> None:
+    """Neighbour of P24: somebody else sets it at any time, and `nvidia-smi` is all that would tell."""
+    simulated = make_node(A, B)
+    driver = open_driver(simulated)
+    simulated.set_compute_mode(A.uuid, 3)
+    assert [gpu.restricted for gpu in driver.discover().gpus] == ["exclusive process", None]
+    simulated.set_compute_mode(A.uuid, 2)
+    assert [gpu.restricted for gpu in driver.discover().gpus] == ["prohibited", None]
+    simulated.set_compute_mode(A.uuid, 0)
+    assert [gpu.restricted for gpu in driver.discover().gpus] == [None, None]
+
+
 def test_a_driver_that_does_not_tell_its_version_is_warned_of(make_node: MakeNode, open_driver: OpenDriver) -> None:
     inventory = open_driver(make_node(A, driver_version=None)).discover()
     assert inventory.driver_version is None
@@ -193,6 +208,7 @@ def test_a_gpu_that_was_lost_before_the_start_is_warned_of(make_node: MakeNode, 
 def test_a_gpu_that_gets_lost_while_it_is_looked_at_keeps_what_was_read(
     make_node: MakeNode, open_driver: OpenDriver
 ) -> None:
+    """Neighbour of P15: between two questions of one look."""
     node = make_node(A, B)
     node.fail("nvmlDeviceGetMemoryInfo_v2", 15, uuid="GPU-a")
     lost, whole = open_driver(node).discover().gpus
@@ -203,6 +219,7 @@ def test_a_gpu_that_gets_lost_while_it_is_looked_at_keeps_what_was_read(
 
 
 def test_a_gpu_without_a_readable_uuid_is_warned_of(make_node: MakeNode, open_driver: OpenDriver) -> None:
+    """Neighbour of P15: one that was lost before anybody knew it."""
     node = make_node(A, B)
     node.fail("nvmlDeviceGetUUID", 999, uuid="GPU-b")
     inventory = open_driver(node).discover()

@@ -67,6 +67,7 @@ def test_a_node_without_gpus_is_an_inventory_without_gpus(make_node: MakeNode, o
 
 
 def test_a_session_that_died_is_opened_anew(make_node: MakeNode, open_driver: OpenDriver) -> None:
+    """Neighbour of P17: the driver was reloaded under a running agent."""
     node = make_node(A)
     driver = open_driver(node)
     driver.discover()
@@ -167,6 +168,7 @@ def test_a_call_that_hangs_fails_at_its_deadline_and_later_ones_at_once_until_it
 def test_an_nvml_that_hangs_while_it_is_opened_works_when_that_returns(
     make_node: MakeNode, open_driver: OpenDriver
 ) -> None:
+    """Neighbour of P17: neither loaded nor missing: it does not answer."""
     node = make_node(A)
     fault = node.hang("nvmlInitWithFlags")
     driver = open_driver(node, call_deadline_s=DEADLINE_S, open_deadline_s=DEADLINE_S)

@@ -100,6 +100,7 @@ def test_without_an_xid_the_wait_ends_at_its_time(make_node: MakeNode, open_driv
 def test_xids_that_nobody_fetched_wait_in_order_and_a_storm_is_one_event(
     make_node: MakeNode, open_driver: OpenDriver
 ) -> None:
+    """Neighbour of P13: many XIDs at once, on several GPUs."""
     node = make_node(A, B)
     driver = open_driver(node)
     driver.signs()
@@ -144,6 +145,7 @@ def test_waiting_for_xids_delays_no_other_question(
 def test_a_wait_that_fails_is_told_once_and_the_next_one_builds_a_new_event_set(
     make_node: MakeNode, open_driver: OpenDriver
 ) -> None:
+    """Neighbour of P16: monitoring fails later, and comes back."""
     node = make_node(A)
     node.fail("nvmlEventSetWait_v2", 15, times=1)
     driver = open_driver(node)
@@ -166,6 +168,7 @@ def test_a_wait_that_does_not_wait_is_a_failure_and_no_busy_loop(make_node: Make
 def test_a_driver_without_event_sets_is_told_to_who_waits_and_the_looks_go_on(
     make_node: MakeNode, open_driver: OpenDriver
 ) -> None:
+    """Neighbour of P16: none of the GPUs can be heard of, and all of them work."""
     node = make_node(A)
     node.fail("nvmlEventSetCreate", 999)
     driver = open_driver(node)

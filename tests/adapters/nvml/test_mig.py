@@ -67,7 +67,7 @@ def test_two_indexes_with_one_uuid_are_one_mig_device(make_node: MakeNode, open_
 
 
 def test_ghosts_are_gone_in_the_next_session(make_node: MakeNode, open_driver: OpenDriver) -> None:
-    """P19: a session that shows ghosts is opened anew, but not at once and not at every look."""
+    """Neighbour of P19: a session that shows ghosts is opened anew, but not at once and not at every look."""
     now = [0.0]
     node = make_node(with_migs(mig(0), mig(2)))
     driver = open_driver(node, reopen_after_s=60.0, now_s=lambda: now[0])
@@ -108,7 +108,7 @@ def test_a_profile_that_the_name_does_not_tell_comes_from_the_instance(
 def test_a_profile_that_nothing_tells_is_unknown_and_never_made_up(
     make_node: MakeNode, open_driver: OpenDriver
 ) -> None:
-    """P20: a name made from sizes would drop the media extension."""
+    """Neighbour of P20: a name made from sizes would drop the media extension."""
     node = make_node(with_migs(replace(mig(0, "1g.10gb+me"), name=b"NVIDIA A100-SXM4-80GB")))
     node.fail("nvmlDeviceGetGpuInstanceById", 4)
     (device,) = only(open_driver(node).discover().gpus).mig_devices

@@ -114,6 +114,15 @@ def test_two_slices_lie_on_one_gpu_where_they_fit_and_on_two_where_they_must() -
         assert sorted(prefer(layout([2, 2]), placement, ["g0-1", "g1-1"], [], 2)) == ["g0-1", "g1-1"]
 
 
+def test_slices_of_an_earlier_cut_are_taken_last_and_never_leave_a_request_short() -> None:
+    """Neighbour of P28: in the middle of a re-cut the kubelet still calls them available."""
+    old = ["g0::ts-0-40960", "g1::ts-1-40960"]
+    for placement in Placement:
+        assert not set(prefer(layout([2, 2]), placement, [*old, "g0-1", "g1-0", "g1-1"], [], 2)) & set(old)
+        assert set(prefer(layout([1]), placement, [*old, "g0-0"], [], 3)) == {*old, "g0-0"}
+        assert prefer(layout([2]), placement, [*old, "g0-0"], [old[1]], 2) == [old[1], "g0-0"]
+
+
 def test_a_request_for_every_slice_of_two_gpus_gets_them() -> None:
     """P28: size 20 of 2 x 10."""
     everything = [device_id for replicas in layout([10, 10]) for device_id in replicas]
@@ -122,6 +131,7 @@ def test_a_request_for_every_slice_of_two_gpus_gets_them() -> None:
 
 
 def test_whole_gpus_are_preferred_by_their_links_and_unknown_ids_only_fill_up() -> None:
+    """Neighbour of P28: whole GPUs, several for one container."""
     links = [[0, 10, 400], [10, 0, 10], [400, 10, 0]]
     where = layout([1, 1, 1])
     assert prefer_linked(where, links, ["g0-0", "g1-0", "g2-0"], [], 2) == ["g0-0", "g2-0"]

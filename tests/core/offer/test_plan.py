@@ -94,6 +94,7 @@ def test_one_slice_is_never_promised_more_than_the_gpu_has() -> None:
 
 
 def test_slice_memory_decides_how_many_slices_there_are() -> None:
+    """Neighbour of P26: with sliceMemory the count differs from GPU to GPU."""
     sharing = TimeSlicing(slices=None, slice_memory_bytes=10 * GIB)
     plan = make_plan(node(gpu(0), gpu(1, memory_mib=16384)), policy(sharing))
     assert Counter(one.gpu_uuid for one in plan.slices()) == {gpu_uuid(0): 8, gpu_uuid(1): 1}
@@ -151,6 +152,28 @@ def test_a_gpu_of_unknown_memory_is_time_sliced_without_a_limit_and_the_operator
     assert "no limit" in plan.warnings[0]
 
 
+def test_a_size_in_the_policy_is_used_for_the_gpu_that_has_none_and_said_not_to_be_for_the_other() -> None:
+    """Neighbour of P25 and P01: whoever writes 40Gi for a GPU of 80 GiB would think that half of it is kept back."""
+    memory = MemoryPolicy(total_bytes=40 * GIB)
+    plan = make_plan(node(gpu(0, memory_mib=None), gpu(1)), policy(rule(time_slicing(4), memory=memory)))
+    assert [one.promise_bytes for one in plan.slices()] == [10 * GIB] * 4 + [20 * GIB] * 4
+    [warning] = plan.warnings
+    assert "GPU 1" in warning
+    assert "memory.total 40 GiB is not used: the driver reports 80 GiB" in warning
+    same = MemoryPolicy(total_bytes=80 * GIB)
+    assert make_plan(node(gpu(1)), policy(rule(time_slicing(4), memory=same))).warnings == ()
+
+
+def test_a_gpu_whose_compute_mode_keeps_a_second_process_off_is_warned_of_where_processes_share_it() -> None:
+    """Neighbour of P24: set by an administrator, or left by an MPS that is gone. Under MPS it is right."""
+    inventory = node(gpu(0, restricted="exclusive process"), gpu(1))
+    [warning] = make_plan(inventory, policy(time_slicing(4))).warnings
+    assert "compute mode is exclusive process" in warning
+    assert f"nvidia-smi -i {gpu_uuid(0)} -c DEFAULT" in warning
+    assert make_plan(inventory, mps(4)).warnings == ()
+    assert make_plan(inventory, policy(Exclusive())).warnings == ()
+
+
 def test_mps_on_a_gpu_of_unknown_memory_needs_a_size_and_is_never_unlimited() -> None:
     """P25: MPS without size is refused for that GPU, with size 131072 MiB it is limited."""
     inventory = node(gpu(0, memory_mib=None), gpu(1, memory_mib=24576))
@@ -197,7 +220,7 @@ def two_rules(*, first: int, second: int, resource: str | None = None) -> Policy
 
 
 def test_two_shares_of_compute_under_one_mps_resource_are_refused_where_its_daemon_has_one_for_all() -> None:
-    """Memory has a default for each GPU, and GPUs may differ in it (P21, P26); SMs have one for the whole daemon."""
+    """Neighbour of P21 and P26: memory has a default for each GPU; SMs have one for the whole daemon."""
     inventory = node(gpu(0), gpu(1, memory_mib=40960))
     plan = make_plan(inventory, two_rules(first=4, second=8))
     assert [refusal.uuid for refusal in plan.refusals] == [gpu_uuid(1)]
@@ -275,7 +298,7 @@ def test_profiles_with_media_extensions_have_names_of_their_own() -> None:
 
 
 def test_two_profiles_that_would_share_a_name_are_not_mixed_up() -> None:
-    """P20: '+' becomes '.', so 1g.10gb+me and a profile 1g.10gb.me would collide."""
+    """Neighbour of P20: '+' becomes '.', so 1g.10gb+me and a profile 1g.10gb.me would collide."""
     inventory = node(gpu(0, mig_enabled=True, mig_devices=(mig(0, "1g.10gb+me"), mig(1, "1g.10gb.me"))))
     plan = make_plan(inventory, policy(Mig()))
     assert counts(plan) == {"nvidia.com/mig-1g.10gb.me": 1}
