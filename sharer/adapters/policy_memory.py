@@ -26,9 +26,13 @@ class LastGoodPolicy:
 
     def __init__(self, run_dir: Path) -> None:
         self._path = run_dir / FILE_NAME
+        self._kept: str | None = None  # the digest of what is in the file
+        self._problem: str | None = None  # why nothing can be kept
 
     def keep(self, good: PolicyText) -> None:
-        """Store by temporary file and rename, so that a reader never sees half of it."""
+        """Store by temporary file and rename, so that a reader never sees half of it. Nothing, if it is stored."""
+        if good.digest == self._kept:
+            return
         new = self._path.with_name(f".{FILE_NAME}.new")  # always the same: a kill in the middle leaves no second one
         source = good.source.replace("\n", " ")
         try:
@@ -44,11 +48,18 @@ class LastGoodPolicy:
                     new.unlink()
                 raise
         except OSError as error:
-            _log.warning(
-                "the last good policy cannot be kept in %s: %s; a restart with a wrong policy will offer nothing new",
-                self._path,
-                error.strerror,
-            )
+            if error.strerror != self._problem:
+                _log.warning(
+                    "the last good policy cannot be kept in %s: %s; until it can, a restart with a wrong policy goes"
+                    " back to an older one, or offers nothing new",
+                    self._path,
+                    error.strerror,
+                )
+            self._problem = error.strerror
+            return
+        if self._problem is not None:
+            _log.info("the last good policy is kept in %s again", self._path)
+        self._kept, self._problem = good.digest, None
 
     def last_good(self) -> PolicyText | None:
         """The text kept last; None if there is none or it is damaged."""
@@ -63,6 +74,7 @@ class LastGoodPolicy:
         head, _, text = content.partition(b"\n")
         digest, _, source = head.removeprefix(_HEAD).decode(errors="replace").partition(" ")
         if head.startswith(_HEAD) and hashlib.sha256(text).hexdigest() == digest:
+            self._kept = digest
             return PolicyText(source=source, text=text, digest=digest)
         aside = self._path.with_name(f"{FILE_NAME}.damaged")
         try:

@@ -60,6 +60,10 @@ class KubeletLink(Protocol):
         """Stop serving a resource: its stream ends, its socket goes, nothing of it is registered again."""
         ...
 
+    def renew(self, resource: str) -> None:
+        """Register a resource again, since the kubelet was seen to have another plugin under its name."""
+        ...
+
     def registered(self) -> dict[str, bool]:
         """For each offered resource: whether the kubelet accepted it and reads its list."""
         ...
@@ -112,7 +116,7 @@ class Watcher(Protocol):
     """Tells when to look at a directory again."""
 
     def subscribe(self, directory: str, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` soon after anything in the directory changes, and every second or so in any case.
+        """Call `changed` soon after anything in the directory changes, and every few seconds in any case.
 
         The directory may be missing and may come later. `changed` runs on the watcher's thread: it returns at once, and
         compares for itself, since most calls are news of nothing. Returns the function that ends the subscription.
@@ -130,6 +134,11 @@ class FactsReader(Protocol):
 
 class SliceSpecs(Protocol):
     """sharer's own CDI specs. Containers that were given one of their names need it at every start, also without us."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something could not be written, and should be tried again though nothing else has changed."""
+        ...
 
     def write(self, ids: Iterable[DeviceId], facts: NodeFacts) -> NodeFacts:
         """Have a spec in place for each of these slices; call it before any of them is listed. Nothing is taken away.
@@ -175,7 +184,7 @@ class PolicyMemory(Protocol):
     """The last good policy, kept over a restart."""
 
     def keep(self, good: PolicyText) -> None:
-        """Store a text that was accepted. Failing to do so is logged, never raised."""
+        """Store a text that was accepted; cheap if it is stored. Failing to do so is logged, once, and never raised."""
         ...
 
     def last_good(self) -> PolicyText | None:

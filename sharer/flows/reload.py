@@ -36,7 +36,6 @@ def reload(
     """
     view = state.view
     standing = _of_last_run(memory, read, now_s) if view.policy.asked_s is None else view.policy
-    kept_digest = standing.digest
     try:
         shelf = source.shelf()
     except NodeError as error:
@@ -61,8 +60,8 @@ def reload(
             raise
         standing = stage(standing, policy, text, node_name, now_s)
     standing = take_turn(wanted_as_it_is(standing, text), labels, now_s)
-    if standing.digest == text.digest != kept_digest:
-        memory.keep(text)
+    if standing.digest == text.digest:
+        memory.keep(text)  # also one that is in force for long: the disk may have been full until now
     state.change(policy=standing)
     return _sentence(_news(view.policy, standing), why_staged(standing))
 

@@ -271,10 +271,12 @@ def test_the_warning_goes_when_the_cause_goes(host: Host) -> None:
     specs = reader(host)
     obstacle = unwritable(host)
     assert write(specs, slices(A, 1)).warnings
+    assert specs.is_behind
     assert specs.read(two_gpus()).warnings, "it stays until the next try"
     obstacle.rmdir()
     facts = write(specs, slices(A, 1))
     assert (facts.warnings, facts.devices[A].slice_spec) == ((), True)
+    assert not specs.is_behind
 
 
 def test_a_full_disk_leaves_the_old_file_and_nothing_half_written(host: Host) -> None:

@@ -107,7 +107,32 @@ def test_a_directory_that_cannot_be_written_is_one_line_in_the_log(
 ) -> None:
     LastGoodPolicy(Path("/proc/self")).keep(GOOD)  # read-only also for root
     assert len(caplog.records) == 1
-    assert "a restart with a wrong policy will offer nothing new" in caplog.text
+    assert "a restart with a wrong policy goes back to an older one, or offers nothing new" in caplog.text
+
+
+def test_what_could_not_be_kept_is_tried_again_at_each_call_and_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = LastGoodPolicy(tmp_path)
+    with full_disk(), caplog.at_level(logging.INFO):
+        memory.keep(GOOD)
+        memory.keep(GOOD)
+    assert memory.last_good() is None
+    with caplog.at_level(logging.INFO):
+        memory.keep(GOOD)
+        memory.keep(GOOD)
+    assert memory.last_good() == GOOD
+    assert [record.levelno for record in caplog.records] == [logging.WARNING, logging.INFO]
+
+
+def test_what_is_kept_is_not_written_again(tmp_path: Path) -> None:
+    """A look every 3 s asks for it."""
+    path = kept(tmp_path)
+    memory = LastGoodPolicy(tmp_path)
+    assert memory.last_good() == GOOD
+    before = path.stat()
+    memory.keep(GOOD)
+    assert path.stat() == before
 
 
 def test_a_kill_in_the_middle_of_a_write_leaves_the_older_policy(tmp_path: Path) -> None:

@@ -96,14 +96,21 @@ class Node:
             f"- name: {gpu.uuid}\n  containerEdits:\n    deviceNodes:\n    - path: /dev/nvidia{gpu.minor_number}\n"
             for gpu in gpus
         )
-        (self.etc_cdi / "nvidia.yaml").write_text(
+        new = self.etc_cdi / "nvidia.new"  # which no runtime reads
+        new.write_text(
             f"cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n{devices}"
             "containerEdits:\n  env:\n  - NVIDIA_VISIBLE_DEVICES=void\n  deviceNodes:\n  - path: /dev/nvidiactl\n"
         )
+        new.replace(new.with_suffix(".yaml"))
+
+    def cdi_files(self) -> list[Path]:
+        """What a container runtime would read."""
+        found = (*self.etc_cdi.iterdir(), *self.run_cdi.iterdir())
+        return [path for path in found if path.suffix in (".json", ".yaml")]
 
     def cdi_names(self) -> set[str]:
         """What a container runtime would resolve here: the names in every spec of both directories."""
-        specs = [yaml.safe_load(path.read_text()) for path in (*self.etc_cdi.iterdir(), *self.run_cdi.iterdir())]
+        specs = [yaml.safe_load(path.read_text()) for path in self.cdi_files()]
         return {f"{spec['kind']}={device['name']}" for spec in specs for device in spec["devices"]}
 
     def cgroup_of(self, uid: str, container: str | None = None) -> Path:

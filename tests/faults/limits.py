@@ -10,7 +10,7 @@ from sharer.core.quantities import MIB
 from sharer.simulation.kubelet import ContainerState, PodStatus
 from sharer.simulation.memory_limits import LimitBackend
 from tests.faults.history import promised
-from tests.faults.policies import GPUS
+from tests.faults.policies import C
 from tests.faults.world import World
 
 
@@ -34,8 +34,8 @@ def wrong_limits(world: World, in_file: frozenset[tuple[str, tuple[str, str]]]) 
     pods = list(_pods(world))
     known = [pod for pod in pods if {(pod.status.uid, key) for key in _keys(pod)} <= in_file]
     strangers = _never_given(world)
-    for gpu in GPUS:
-        if gpu.uuid in world.faulty | world.sliced:
+    for gpu in world.gpus:
+        if gpu.uuid in world.driver.faulty | world.driver.sliced:
             continue
         limited = world.node.gpus.limited(gpu.uuid)
         for pod in known:
@@ -74,7 +74,7 @@ def _wrong_of(world: World, pod: _Pod, uuid: str, limited: Mapping[str, tuple[in
         soft_bytes, hard_bytes = limited.get(str(world.node.cgroup_of(uid, container)), (0, None))
         if hard_bytes != (None if promise_mib is None else promise_mib * MIB):
             yield f"{name}/{container} is limited to {hard_bytes} on {uuid}, and was promised {promise_mib} MiB"
-        reserved_mib = promise_mib if world.in_force.guaranteed else 0
+        reserved_mib = promise_mib if world.in_force.guaranteed and uuid != C.uuid else 0
         if soft_bytes != (reserved_mib or 0) * MIB:
             yield f"{name}/{container} has {soft_bytes} of {uuid} reserved, and should have {reserved_mib} MiB"
     everything = frozenset(one for ids in pod.given.values() for one in ids)

@@ -18,9 +18,10 @@ from sharer.core.errors import NodeError
 from sharer.core.report.node import NodeReport
 from sharer.simulation.kubelet import KubeletPanic
 from tests.faults.history import wrong_moments
+from tests.faults.opening import open_world
 from tests.faults.sequence import Burst, Sequence, sequence
 from tests.faults.truth import refusals, truth_of, unfinished, wrong
-from tests.faults.world import API_S, FORBIDDEN_S, SETTLING_S, World, open_world
+from tests.faults.world import API_S, FORBIDDEN_S, SETTLING_S, World
 
 LOOK_S = 0.04  # between two looks at the report; nobody tells when to look again
 BUSY = 2.5  # so much longer than the stated lag a machine that is busy with other seeds may take
@@ -62,7 +63,12 @@ def run(wanted: Sequence, tell: Callable[[str], None] = lambda _: None) -> Outco
 
     try:
         with open_world(
-            wanted.seed, with_api=wanted.with_api, backend=wanted.backend, clock_jumps=wanted.clock_jumps
+            wanted.seed,
+            with_api=wanted.with_api,
+            backend=wanted.backend,
+            clock_jumps=wanted.clock_jumps,
+            with_cdi=wanted.with_cdi,
+            mps=wanted.mps,
         ) as world:
             try:
                 _happen(world, wanted, outcome, note)
@@ -98,7 +104,8 @@ def run_quietly(seed: int, bursts: int) -> Outcome:
 def _happen(world: World, wanted: Sequence, outcome: Outcome, note: Callable[[str], None]) -> None:
     api = "with" if wanted.with_api else "without"
     clock = "a clock that jumps" if wanted.clock_jumps else "the true time"
-    note(f"seed {wanted.seed}: {api} the API, {clock}, limits by {wanted.backend.name}, {len(wanted.bursts)} bursts")
+    means = f"limits by {wanted.backend.name}, {'CDI' if wanted.with_cdi else 'device nodes'}, {wanted.mps.value}"
+    note(f"seed {wanted.seed}: {api} the API, {clock}, {means}, {len(wanted.bursts)} bursts")
     world.start()
     _settle(world, outcome, note)
     numbers = itertools.count(1)
@@ -115,6 +122,8 @@ def _happen(world: World, wanted: Sequence, outcome: Outcome, note: Callable[[st
     if wanted.waits_for_drops:
         _await(world, lambda report: unfinished(world, report, dropped=True), UNCLAIMED_S + DROPPED_S)
     _check_rest(world)
+    if world.mps is not None:
+        world.mps.end()
     _check_moments(world)
     world.node.check()
 
@@ -122,6 +131,7 @@ def _happen(world: World, wanted: Sequence, outcome: Outcome, note: Callable[[st
 def _burst(world: World, numbers: Iterator[int], burst: Burst, outcome: Outcome, note: Callable[[str], None]) -> None:
     for step in burst:
         note(f"{next(numbers):3}. {step}")
+        world.look()
         world.do(step)
         world.note_tenants()
         if world.mirror is not None:
@@ -133,9 +143,8 @@ def _burst(world: World, numbers: Iterator[int], burst: Burst, outcome: Outcome,
 
 def _settle(world: World, outcome: Outcome, note: Callable[[str], None], *, more_s: float = 0.0) -> None:
     """Wait until all is as it must be. While something is down, nothing can settle: only look that the others live."""
-    if world.agent is None or not world.node.kubelet.running or world.driver_hang is not None:
-        down = "agent is down" if world.agent is None else "driver hangs" if world.driver_hang else "kubelet is down"
-        note(f"     (the {down})")
+    if (down := _down(world)) is not None:
+        note(f"     ({down})")
         _check_panics(world)
         return
     began_s = time.monotonic()
@@ -146,12 +155,24 @@ def _settle(world: World, outcome: Outcome, note: Callable[[str], None], *, more
     _check_moments(world)
 
 
+def _down(world: World) -> str | None:
+    """What keeps the node from settling; None: nothing."""
+    if world.agent is None:
+        return "the agent is down"
+    if world.cannot_register:
+        return "the agent cannot register"
+    if world.driver.hangs:
+        return "the driver hangs"
+    return None if world.node.kubelet.running else "the kubelet is down"
+
+
 def _await(world: World, missing: Callable[[NodeReport], list[str]], within_s: float) -> None:
     """Wait until nothing is missing any more. Raises Broken with what is."""
     until_s = time.monotonic() + within_s * BUSY
     found = ["there is no report"]
     while True:
         _check_panics(world)
+        world.look()
         if world.mirror is not None:
             world.mirror.follow()
         try:
@@ -180,13 +201,16 @@ def _check_panics(world: World) -> None:
         raise panics[0]
     if world.agent is not None and not world.agent.running:
         raise Broken("the agent has ended")
+    if world.mps is not None and world.mps.supervisor is not None and not world.mps.supervisor.running:
+        raise Broken("sharer mps has ended")
 
 
 def _check_moments(world: World) -> None:
     if found := list(wrong_moments(world.node.kubelet.streams())):
         raise Broken("\n".join(found[:5]))
-    if found := [agent.log for agent in world.node.agents if "Traceback" in agent.log]:
-        raise Broken("a traceback in the agent's log")
+    supervisors = [] if world.mps is None else world.mps.supervisors
+    if any("Traceback" in one.log for one in (*world.node.agents, *supervisors)):
+        raise Broken("a traceback in a log")
 
 
 def _evidence(world: World) -> list[str]:
@@ -213,4 +237,6 @@ def _evidence(world: World) -> list[str]:
     lines += [f"remnant {one.name} {one.uid}" for one in world.node.kubelet.remnants()]
     for number, agent in enumerate(world.node.agents):
         lines += ["", f"-- the log of agent {number}", *agent.lines[-LOG_LINES:]]
+    for number, supervisor in enumerate(() if world.mps is None else world.mps.supervisors):
+        lines += ["", f"-- the log of supervisor {number}", *supervisor.lines[-LOG_LINES:]]
     return lines

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field, replace
 from sharer.simulation.kubelet import ContainerSpec, Phase
 from sharer.simulation.memory_limits import LimitBackend
 from tests.faults import steps
-from tests.faults.policies import CUTS, FIRST, GPUS, MISTAKES, Cut
-from tests.faults.steps import ApiTrouble, CheckpointHarm, ListTrouble, Step
+from tests.faults.mps import MpsKind
+from tests.faults.mps_sequence import MpsModel
+from tests.faults.policies import CUTS, FIRST, GPUS, MISTAKES, MPS, MPS_COUNTS, MPS_FIRST, Cut
+from tests.faults.steps import ApiTrouble, CheckpointHarm, ListTrouble, Place, Step
 
 BURSTS = 12
 _MANY_PODS = 10
@@ -39,6 +41,8 @@ class Sequence:
     bursts: tuple[Burst, ...]
     backend: LimitBackend = LimitBackend.DMEM  # where the driver keeps its limits
     clock_jumps: bool = False  # whether the agent's wall clock can be set
+    with_cdi: bool = False  # whether GPUs come into containers by CDI
+    mps: MpsKind = MpsKind.NONE
 
     @property
     def steps(self) -> int:
@@ -59,7 +63,11 @@ def sequence(seed: int, bursts: int = BURSTS) -> Sequence:
     waits_for_drops = rng.random() < 0.25
     backend = rng.choice((LimitBackend.DMEM, LimitBackend.DMEM, LimitBackend.MISC))
     clock_jumps = rng.random() < 0.2
-    model = _Model(rng=rng, with_api=with_api, clock_jumps=clock_jumps)
+    with_cdi = rng.random() < 0.3
+    mps = rng.choice((MpsKind.LEGACY, MpsKind.V3)) if rng.random() < 0.3 else MpsKind.NONE
+    model = _Model(rng=rng, with_api=with_api, with_cdi=with_cdi, clock_jumps=clock_jumps)
+    if mps is not MpsKind.NONE:
+        model.mps, model.cut = MpsModel(rng=rng), MPS_FIRST
     return Sequence(
         seed=seed,
         with_api=with_api,
@@ -67,6 +75,8 @@ def sequence(seed: int, bursts: int = BURSTS) -> Sequence:
         bursts=tuple(model.burst() for _ in range(bursts)),
         backend=backend,
         clock_jumps=clock_jumps,
+        with_cdi=with_cdi,
+        mps=mps,
     )
 
 
@@ -76,6 +86,7 @@ class _Model:
 
     rng: random.Random
     with_api: bool
+    with_cdi: bool
     clock_jumps: bool
     pods: dict[str, int] = field(default_factory=dict)  # name -> slices asked for
     ended: set[str] = field(default_factory=set)
@@ -91,12 +102,15 @@ class _Model:
     hangs: bool = False  # the driver
     disk: bool = True  # is writable
     held: bool = False  # the policy, by a label
+    refusing: set[Place] = field(default_factory=set)  # what cannot be written
+    mps: MpsModel | None = None  # None: the node has none
 
     def burst(self) -> Burst:
         """The next burst."""
         wanted = self.rng.choice((1, 1, 2, 3))
         burst: list[Step] = []
-        self.settled = self.settled or (self.agent and self.kubelet)
+        keeps = self.disk and Place.RUN not in self.refusing  # the last good policy
+        self.settled = self.settled or (self.agent and self.kubelet and keeps)
         while len(burst) < wanted:
             burst.extend(self._next())
         if not self.agent and self.rng.random() < 0.7:
@@ -129,6 +143,8 @@ class _Model:
             (self._spoil_policy, 0.5),
             (self._hold_policy, 0.6 if self.with_api and self.api else 0.0),
             (self._fill_disk, 0.5 if self.disk else 1.5),
+            (self._refuse_writes, 0.8 if not self.refusing else 2.0),
+            (self._lose_specs, 0.6 if self.with_cdi else 0.0),
             (self._jump_clock, 1.5 if self.clock_jumps else 0.0),
             (self._fail_driver, 1.0),
             (self._hang_driver, 0.4 if not self.hangs else 0.0),
@@ -137,6 +153,7 @@ class _Model:
             (self._repair_gpu, 1.5 if self.trouble is not None else 0.0),
             (self._xid, 0.5),
             (self._trouble_api, 1.5 if self.with_api else 0.0),
+            *([] if self.mps is None else self.mps.moves([name for name in self.pods if name not in self.ended])),
         ]
         moves, chances = zip(*weights, strict=True)
         move = self.rng.choices(moves, chances)[0]
@@ -148,18 +165,21 @@ class _Model:
         self.count += 1
         name = f"p{self.count}"
         sizes = [self.rng.choice((1, 1, 2, 3)) for _ in range(self.rng.choice((1, 1, 1, 2)))]
+        resource = self.cut.resource
         left = sum(self.cut.counts) - sum(count for pod, count in self.pods.items() if pod not in self.ended)
         if sum(sizes) > left and self.rng.random() < 0.8:
             sizes = [1]
+        if self.cut.mps and self.rng.random() < 0.35:
+            resource, sizes = MPS, [1]
         containers = [
-            ContainerSpec(name="main" if number == 0 else f"more{number}", limits={self.cut.resource: size})
+            ContainerSpec(name="main" if number == 0 else f"more{number}", limits={resource: size})
             for number, size in enumerate(sizes)
         ]
         init: list[ContainerSpec] = []
         if self.rng.random() < 0.25:
-            init.append(ContainerSpec(name="init", limits={self.cut.resource: self.rng.choice((1, 2))}))
+            init.append(ContainerSpec(name="init", limits={resource: self.rng.choice((1, 2))}))
         if self.rng.random() < 0.2:
-            init.append(ContainerSpec(name="side", limits={self.cut.resource: 1}, sidecar=True))
+            init.append(ContainerSpec(name="side", limits={resource: 1}, sidecar=True))
             sizes.append(1)
         if self.rng.random() < 0.3:
             containers.append(ContainerSpec(name="logger"))
@@ -246,6 +266,18 @@ class _Model:
         self.disk = not self.disk
         yield steps.FillDisk(full=not self.disk)
 
+    def _refuse_writes(self) -> Iterator[Step]:
+        if self.refusing and self.rng.random() < 0.8:
+            place = self.rng.choice(sorted(self.refusing))
+            self.refusing.remove(place)
+        else:
+            place = self.rng.choice([one for one in Place if one is not Place.STATE or self.mps is not None])
+            self.refusing.add(place)
+        yield steps.RefuseWrites(place, refused=place in self.refusing)
+
+    def _lose_specs(self) -> Iterator[Step]:
+        yield steps.LoseSpecs()
+
     def _jump_clock(self) -> Iterator[Step]:
         yield steps.JumpClock(self.rng.choice((-86400.0, -3600.0, -30.0, 0.0, 30.0, 3600.0, 86400.0)))
 
@@ -271,13 +303,15 @@ class _Model:
         if self.spoiled and self.rng.random() < 0.3:
             cut = self.cut
         else:
-            cut = self.rng.choice([one for one in CUTS if one != self.cut])
+            cut = self.rng.choice([one for one in CUTS if not self.cut.name.startswith(one.name)])
+            if self.mps is not None:
+                cut = cut.with_mps(self.cut.mps if self.rng.random() < 0.5 else self.rng.choice(MPS_COUNTS))
         self.cut, self.spoiled, self.settled = cut, False, False
         yield steps.EditPolicy(cut)
 
     def _spoil_policy(self) -> Iterator[Step]:
         """Only where it is sure that the good one before is in force: else another one than the last may be."""
-        if self.settled and self.agent and self.api and not self.held:
+        if self.settled and self.agent and self.api and not self.held and Place.RUN not in self.refusing:
             self.spoiled = True
             yield steps.SpoilPolicy(self.rng.choice(MISTAKES))
 

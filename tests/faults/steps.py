@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 
 from sharer.simulation.kubelet import ContainerSpec, Phase
+from tests.faults.mps_steps import MpsStep
 from tests.faults.policies import Cut
+from tests.faults.telling import Told
 
 
 class CheckpointHarm(StrEnum):
@@ -25,6 +27,15 @@ class ListTrouble(StrEnum):
     HANGS = "hangs"
 
 
+class Place(StrEnum):
+    """Where the agent or `sharer mps` writes."""
+
+    RUN = "the run dir"
+    PLUGINS = "the device-plugin dir"
+    CDI = "the CDI dir"
+    STATE = "the state dir"  # in which only MPS has anything
+
+
 class ApiTrouble(StrEnum):
     """What the API server does."""
 
@@ -38,34 +49,11 @@ class ApiTrouble(StrEnum):
     BACK = "back"
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    def __str__(self) -> str:
-        values = ((one.name, getattr(self, one.name)) for one in fields(self))
-        told = ", ".join(f"{name}={_short(value)}" for name, value in values if value is not False and value != ())
-        return f"{type(self).__name__}({told})"
-
-
-def _short(value: object) -> str:
-    match value:
-        case Cut():
-            return value.name
-        case tuple():
-            return f"[{', '.join(map(_short, value))}]"
-        case ContainerSpec():
-            limits = "+".join(f"{count} {name}" for name, count in value.limits.items()) or "nothing"
-            return f"{'sidecar ' if value.sidecar else ''}{value.name}: {limits}"
-        case StrEnum():
-            return value.value
-        case _:
-            return repr(value)
-
-
 # -- pods
 
 
 @dataclass(frozen=True, slots=True)
-class StartPod(_Step):
+class StartPod(Told):
     """A pod is bound to the node."""
 
     name: str
@@ -75,7 +63,7 @@ class StartPod(_Step):
 
 
 @dataclass(frozen=True, slots=True)
-class EndPod(_Step):
+class EndPod(Told):
     """Its containers exit; the pod stays in the API."""
 
     name: str
@@ -83,26 +71,26 @@ class EndPod(_Step):
 
 
 @dataclass(frozen=True, slots=True)
-class DeletePod(_Step):
+class DeletePod(Told):
     """A normal delete."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class ForceDeletePod(_Step):
+class ForceDeletePod(Told):
     """Gone for API and kubelet, while its containers live on."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class EndRemnants(_Step):
+class EndRemnants(Told):
     """What force deletes left behind ends, all of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class RestartContainer(_Step):
+class RestartContainer(Told):
     """The first app container of a pod exits and is started again."""
 
     name: str
@@ -113,38 +101,38 @@ class RestartContainer(_Step):
 
 
 @dataclass(frozen=True, slots=True)
-class KillKubelet(_Step):
+class KillKubelet(Told):
     """SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)
-class StartKubelet(_Step):
+class StartKubelet(Told):
     """It comes back."""
 
 
 @dataclass(frozen=True, slots=True)
-class RestartKubelet(_Step):
+class RestartKubelet(Told):
     """Both, with a pause before the sockets are wiped."""
 
     pause_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class HarmCheckpoint(_Step):
+class HarmCheckpoint(Told):
     """The kubelet's file is not what it was."""
 
     harm: CheckpointHarm
 
 
 @dataclass(frozen=True, slots=True)
-class TroubleList(_Step):
+class TroubleList(Told):
     """The next calls of `List` go wrong."""
 
     troubles: tuple[ListTrouble, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class HidePod(_Step):
+class HidePod(Told):
     """One answer of `List` leaves a pod out."""
 
     name: str
@@ -154,31 +142,44 @@ class HidePod(_Step):
 
 
 @dataclass(frozen=True, slots=True)
-class KillAgent(_Step):
+class KillAgent(Told):
     """SIGKILL, some time after what was done before."""
 
     after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class StopAgent(_Step):
+class StopAgent(Told):
     """SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
-class StartAgent(_Step):
+class StartAgent(Told):
     """The next one starts."""
 
 
 @dataclass(frozen=True, slots=True)
-class FillDisk(_Step):
+class FillDisk(Told):
     """No file of the agent's can be written any more, or it can again."""
 
     full: bool
 
 
 @dataclass(frozen=True, slots=True)
-class JumpClock(_Step):
+class RefuseWrites(Told):
+    """A folder of the agent's is mounted read-only, or can be written again."""
+
+    place: Place
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoseSpecs(Told):
+    """Somebody clears the CDI dir of all that is ours, as a reboot does."""
+
+
+@dataclass(frozen=True, slots=True)
+class JumpClock(Told):
     """Somebody sets the wall clock."""
 
     ahead_s: float
@@ -188,14 +189,14 @@ class JumpClock(_Step):
 
 
 @dataclass(frozen=True, slots=True)
-class LiftLimits(_Step):
+class LiftLimits(Told):
     """Somebody on the node lifts the driver's limits of a pod's containers."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class HangLimits(_Step):
+class HangLimits(Told):
     """After so many more changes of a limit the driver answers no further one, until the agent is dead."""
 
     after: int
@@ -205,28 +206,28 @@ class HangLimits(_Step):
 
 
 @dataclass(frozen=True, slots=True)
-class EditPolicy(_Step):
+class EditPolicy(Told):
     """The operator wants another cut."""
 
     cut: Cut
 
 
 @dataclass(frozen=True, slots=True)
-class SpoilPolicy(_Step):
+class SpoilPolicy(Told):
     """The operator makes a mistake."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class HoldPolicy(_Step):
+class HoldPolicy(Told):
     """The Node's label sharer.dev/hold comes or goes."""
 
     held: bool
 
 
 @dataclass(frozen=True, slots=True)
-class FailDriver(_Step):
+class FailDriver(Told):
     """The driver answers some calls of a function about a GPU with an error."""
 
     function: str
@@ -236,47 +237,47 @@ class FailDriver(_Step):
 
 
 @dataclass(frozen=True, slots=True)
-class HangDriver(_Step):
+class HangDriver(Told):
     """The driver answers no call of a function any more."""
 
     function: str
 
 
 @dataclass(frozen=True, slots=True)
-class FreeDriver(_Step):
+class FreeDriver(Told):
     """It answers again."""
 
 
 @dataclass(frozen=True, slots=True)
-class CutGpu(_Step):
+class CutGpu(Told):
     """Somebody turns MIG mode on, and makes one device."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class LoseGpu(_Step):
+class LoseGpu(Told):
     """It falls off the bus."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class BreakGpu(_Step):
+class BreakGpu(Told):
     """A fatal XID, after which the driver asks for a reset."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class RepairGpu(_Step):
+class RepairGpu(Told):
     """It answers again, wants no reset any more, and is not in MIG mode."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Xid(_Step):
+class Xid(Told):
     """An XID that is no news, or no lasting one."""
 
     number: int
@@ -284,13 +285,15 @@ class Xid(_Step):
 
 
 @dataclass(frozen=True, slots=True)
-class TroubleApi(_Step):
+class TroubleApi(Told):
     """The API server does something."""
 
     trouble: ApiTrouble
 
 
-Step = (
+DriverStep = HangLimits | FailDriver | HangDriver | FreeDriver | CutGpu | LoseGpu | BreakGpu | RepairGpu | Xid
+
+NodeStep = (
     StartPod
     | EndPod
     | DeletePod
@@ -307,19 +310,14 @@ Step = (
     | StopAgent
     | StartAgent
     | FillDisk
+    | RefuseWrites
+    | LoseSpecs
     | JumpClock
     | LiftLimits
-    | HangLimits
     | EditPolicy
     | SpoilPolicy
     | HoldPolicy
-    | FailDriver
-    | HangDriver
-    | FreeDriver
-    | CutGpu
-    | LoseGpu
-    | BreakGpu
-    | RepairGpu
-    | Xid
     | TroubleApi
 )
+
+Step = NodeStep | DriverStep | MpsStep

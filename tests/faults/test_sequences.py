@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import threading
 import time
@@ -11,14 +13,20 @@ from dataclasses import replace
 import pytest
 
 from sharer.cli.report import read_report
+from sharer.core.errors import NodeError
+from sharer.core.mps.compute_modes import EXCLUSIVE_PROCESS
 from sharer.core.quantities import MIB
 from sharer.simulation.cgroups import SANDBOX
 from sharer.simulation.kubelet import ContainerSpec, ListedDevice, ListMessage, Stream
 from sharer.simulation.memory_limits import LimitBackend
 from tests.e2e.gpus import GPU, A, slices
+from tests.faults.files import wrong_files
 from tests.faults.history import wrong_moments
 from tests.faults.limits import wrong_limits
-from tests.faults.policies import CUTS, OTHER
+from tests.faults.mps import MpsKind
+from tests.faults.mps_truth import wrong_mps
+from tests.faults.opening import open_world
+from tests.faults.policies import CUTS, MPS, OTHER
 from tests.faults.run import LOOK_S, run, run_many
 from tests.faults.sequence import Sequence, sequence
 from tests.faults.shrink import shrink
@@ -29,12 +37,13 @@ from tests.faults.steps import (
     ForceDeletePod,
     LiftLimits,
     ListTrouble,
+    Place,
+    RefuseWrites,
     RestartContainer,
     StartPod,
     TroubleList,
 )
 from tests.faults.truth import truth_of, wrong
-from tests.faults.world import open_world
 
 
 def stream(number: int, resource: str, *lists: tuple[float, ListOf[str]], ended_at_s: float | None = None) -> Stream:
@@ -142,6 +151,60 @@ def test_a_limit_that_is_not_as_it_must_be_is_noticed(backend: LimitBackend) -> 
         shutil.rmtree(sandbox)
         orphans = [line for line in wrong_limits(world, in_file) if "reserved, and those below it" in line]
         assert bool(orphans) is (backend is LimitBackend.DMEM)
+
+
+def test_what_a_supervisor_or_its_daemon_does_wrong_is_noticed() -> None:
+    """Slices that nobody serves, a mode that is nobody's, another daemon without a reason, one that serves nobody."""
+    with open_world(3, with_api=False, mps=MpsKind.V3) as world:
+        assert world.mps is not None
+        world.start()
+        until_s = time.monotonic() + world.lag_s()
+        while True:
+            world.look()
+            with contextlib.suppress(NodeError):
+                rows = read_report(world.node.run_dir).slices
+                if any(row.resource == MPS and row.healthy for row in rows) and not list(wrong_mps(world, rows)):
+                    break
+            assert time.monotonic() < until_s
+            threading.Event().wait(LOOK_S)
+        world.node.gpus.set_compute_mode(A.uuid, EXCLUSIVE_PROCESS)
+        sick = [replace(row, healthy=False, reason="so") for row in rows]
+        world.mps.up_since_s = time.monotonic() - 60
+        found = list(wrong_mps(world, sick))
+        assert any(f"{A.uuid} is shared by time, and in compute mode 3" in line for line in found)
+        assert any("is Unhealthy, and its daemon is up for 60 s: so" in line for line in found)
+        world.mps.up_since_s, world.mps.down_since_s = None, time.monotonic() - 60
+        world.mps.unnoticed_s = time.monotonic()
+        found = list(wrong_mps(world, rows))
+        assert any("nobody serves them for 60 s" in line for line in found)
+        assert any("were not Unhealthy since the MPS daemon failed" in line for line in found)
+        world.mps.kept_pid = os.getpid()
+        with pytest.raises(AssertionError, match="nothing happened to it, and now it is"):
+            world.look()
+
+
+def test_a_file_of_the_agent_s_that_is_not_as_it_must_be_is_noticed() -> None:
+    """A policy and a spec that were not written: while they cannot be, that must be told, and later they must be."""
+    with open_world(4, with_api=False, with_cdi=True) as world:
+        world.start()
+        world.node.wait_listed(8)
+        until_s = time.monotonic() + world.lag_s()
+        while list(wrong_files(world, report := read_report(world.node.run_dir))):
+            assert time.monotonic() < until_s
+            threading.Event().wait(LOOK_S)
+        assert world.agent is not None
+        world.agent.kill()
+        (world.node.run_dir / "policy-last-good.yaml").unlink()
+        for spec in world.node.run_cdi.iterdir():
+            spec.unlink()
+        found = "\n".join(wrong_files(world, report))
+        assert "what is kept is nothing" in found
+        assert "are listed, and no CDI spec has them" in found
+        for place in (Place.RUN, Place.CDI):
+            world.do(RefuseWrites(place, refused=True))
+        found = "\n".join(wrong_files(world, report))
+        assert "is not kept, and nobody says so" in found
+        assert "no CDI spec has them, and nobody says so" in found
 
 
 def test_more_memory_listed_than_a_gpu_has_is_noticed_at_the_moment_it_is_so() -> None:

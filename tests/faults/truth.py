@@ -17,9 +17,11 @@ from sharer.simulation.kubelet import (
     PodStatus,
     read_checkpoint,
 )
+from tests.faults.files import wrong_files
 from tests.faults.history import promised
 from tests.faults.limits import wrong_limits
-from tests.faults.policies import CUTS, MEMORY_MIB
+from tests.faults.mps_truth import wrong_mps
+from tests.faults.policies import CUTS, MEMORY_MIB, MPS, MPS_CUTS
 from tests.faults.world import World, digest
 
 Key = tuple[str, str]  # resource and ID
@@ -136,6 +138,8 @@ def wrong(world: World, report: NodeReport) -> list[str]:
         *_promises(truth, rows),
         *_plan(world, report, rows),
         *wrong_limits(world, truth.in_file),
+        *wrong_mps(world, rows.values()),
+        *wrong_files(world, report),
         *_process(world),
     ]
 
@@ -149,7 +153,8 @@ def _policy(world: World, report: NodeReport) -> Iterator[str]:
         world.in_force = world.wanted
     elif world.spoiled is None and told.staged is not None:
         # An agent that started on a full disk goes on with the last policy that it could keep.
-        world.in_force = next((cut for cut in CUTS if digest(cut.text) == told.hash), world.in_force)
+        cuts = CUTS if world.mps is None else MPS_CUTS
+        world.in_force = next((cut for cut in cuts if digest(cut.text) == told.hash), world.in_force)
     if world.spoiled is None:
         waits = told.staged is not None and told.staged.waits_for is not None and world.api is not None
         if told.hash != digest(world.wanted.text) and not waits:
@@ -247,7 +252,7 @@ def _cannot_be_told(holder: HolderReport, truth: Truth) -> bool:
 
 
 def _health(world: World, report: NodeReport, rows: Mapping[Key, SliceReport]) -> Iterator[str]:
-    faulty = world.faulty
+    faulty = world.driver.faulty
     for gpu in report.status.gpus:
         if (gpu.health == "unhealthy") != (gpu.uuid in faulty) and not (gpu.uuid in faulty and gpu.health == "unknown"):
             yield f"{gpu.uuid} is {gpu.health}: {gpu.reason}"
@@ -255,7 +260,7 @@ def _health(world: World, report: NodeReport, rows: Mapping[Key, SliceReport]) -
         uuid = key[1].partition("::")[0]
         if row.healthy and uuid in faulty:
             yield f"{key} is Healthy, and its GPU is not"
-        if uuid in world.sliced:
+        if uuid in world.driver.sliced:
             if row.healthy and row.state == "offered":
                 yield f"{key} is offered of a whole GPU that is in MIG mode"
             continue
@@ -263,7 +268,7 @@ def _health(world: World, report: NodeReport, rows: Mapping[Key, SliceReport]) -
             continue
         if row.state in _OWNING and not row.overdue:
             yield f"{key} is {row.state}, on a good GPU, and Unhealthy: {row.reason}"
-        if row.state == "offered" and row.withdrawn_s is None:
+        if row.state == "offered" and row.withdrawn_s is None and row.resource != MPS:  # for these: `wrong_mps`
             yield f"{key} is offered, stays, is on a good GPU, and is Unhealthy: {row.reason}"
         if row.reason in NO_REASONS:
             yield f"{key} is Unhealthy and nobody says why"
@@ -289,16 +294,16 @@ def _plan(world: World, report: NodeReport, rows: Mapping[Key, SliceReport]) -> 
     if report.status.policy.hash != digest(cut.text):
         return
     known = {gpu.uuid: gpu for gpu in report.status.gpus}
-    for one, uuid in cut.ids.items():
-        row = rows.get((cut.resource, one))
+    for key, uuid in cut.ids.items():
+        row = rows.get(key)
         if row is not None and row.listed and row.planned:
             continue
-        if uuid in world.sliced:
+        if uuid in world.driver.sliced:
             continue
-        if uuid in world.faulty and (uuid not in known or known[uuid].index is None):
+        if uuid in world.driver.faulty and (uuid not in known or known[uuid].index is None):
             continue  # lost before this agent started: nothing is known of it but its IDs
         if uuid not in known or known[uuid].waiting is None:
-            yield f"{one} of the policy is not listed, and nobody says why"
+            yield f"{key} of the policy is not listed, and nobody says why"
 
 
 def _process(world: World) -> Iterator[str]:
@@ -329,13 +334,14 @@ def unfinished(world: World, report: NodeReport, *, dropped: bool) -> list[str]:
     cut, found = world.wanted, []
     rows = {(one.resource, one.id): one for one in report.slices}
     states = ("offered",) if dropped else ("offered", "allocated")
-    for one in cut.ids:
-        row = rows.get((cut.resource, one))
+    for key in cut.ids:
+        row = rows.get(key)
         if row is None or not row.healthy or row.state not in states:
-            found.append(f"{one} cannot be had: {row}")
-    numbers = world.node.kubelet.capacity(cut.resource)
-    if numbers is None or numbers.allocatable != len(cut.ids):
-        found.append(f"the node has {numbers} {cut.resource}, and the policy {len(cut.ids)}")
+            found.append(f"{key} cannot be had: {row}")
+    for resource in {name for name, _ in cut.ids}:
+        numbers, count = world.node.kubelet.capacity(resource), sum(name == resource for name, _ in cut.ids)
+        if numbers is None or numbers.allocatable != count:
+            found.append(f"the node has {numbers} {resource}, and the policy {count}")
     if dropped:
-        found += [f"{key} is still listed" for key in rows if key[0] != cut.resource or key[1] not in cut.ids]
+        found += [f"{key} is still listed" for key in rows if key not in cut.ids]
     return found

@@ -7,33 +7,30 @@ import hashlib
 import resource
 import threading
 import time
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 
-from sharer.simulation.apiserver import POD, ApiServer
-from sharer.simulation.hardware import Fault
+from sharer.simulation.hardware import SimulatedGpu
 from sharer.simulation.kubelet import Fail as ListFails
-from sharer.simulation.kubelet import Hang, KubeletDown, KubeletSettings
-from sharer.simulation.memory_limits import LimitBackend
-from tests.e2e.node import Node, open_node
+from sharer.simulation.kubelet import Hang, KubeletDown
+from tests.e2e.node import Node
 from tests.e2e.process import Agent
 from tests.fakes.fast_clock import JumpingClock
 from tests.faults import steps
 from tests.faults.checkpoint import content, harm
+from tests.faults.driver import DriverSide
 from tests.faults.mirror import Mirror
+from tests.faults.mps import MpsSide
+from tests.faults.mps_steps import JoinDaemon, MpsStep
 from tests.faults.node_api import NodeApi
-from tests.faults.policies import FIRST, GPUS, Cut, in_mig_mode
-from tests.faults.steps import ApiTrouble, ListTrouble, Step
+from tests.faults.places import Places
+from tests.faults.policies import FIRST, GPUS, C, Cut
+from tests.faults.steps import ApiTrouble, DriverStep, ListTrouble, NodeStep, Place, Step
 
-GPU_RESET = 1  # NVML's recovery action
-SET_CALL = "nvmlDeviceSetMemoryLimits_v1"
-RECOVERY_CALL = "nvmlDeviceGetFieldValues"  # asks for that, once for each GPU at a look
-NOT_READY_S = 0.3  # from a kubelet's start until it knows its pods; `List` is empty until then
 SETTLING_S = 8.0  # policy 5 s (DESIGN §4), end of a pod 5 s without a hint, and two readings
-DRIVER_S = 14.0  # a whole look at the driver comes every 10 s, and so does what can hold limits after a failure
 FULL_DISK_BYTES = 16  # that a file can still have: less than anything that the agent writes
 KUBELET_S = 14.0  # after a kubelet's start its `List` is not believed for 10 s where it names less than before
 AGENT_S = 4.0
@@ -60,37 +57,33 @@ class World:
     node: Node
     api: NodeApi | None
     mirror: Mirror | None
+    driver: DriverSide
+    places: Places
+    mps: MpsSide | None = None  # None: the node has no GPU for it
+    has_cdi: bool = False  # whether GPUs come into containers by CDI
     agent: Agent | None = None
+    waits_to_start: bool = False  # the agent, until it can write where it must
+    cannot_register: bool = False  # it has something to register, and cannot make a socket
     wanted: Cut = FIRST  # by the last good text
     spoiled: str | None = None  # the wrong text that is in the policy's place
     in_force: Cut = FIRST  # as last reported
-    lost: dict[int, Fault] = field(default_factory=dict)
-    broken: set[int] = field(default_factory=set)
-    cut_up: set[int] = field(default_factory=set)  # in MIG mode
     clock: JumpingClock | None = None  # of the agents; None: they have the true one
     disk_is_full: bool = False
-    driver_trouble_s: float = 0.0  # when the driver was last made to fail
-    driver_faults: list[tuple[str, Fault]] = field(default_factory=list)  # by function: some calls, when they come
-    driver_hang: Fault | None = None  # of one function, until it is freed
     old_checkpoint: bytes = b""
     kubelet_started_s: float = 0.0
     agent_started_s: float = 0.0
     list_trouble_s: float = 0.0  # that planned faults can cost, counted from when they were planned
     list_trouble_since_s: float = 0.0
     _unclaimed_s: dict[tuple[str, str], float] = field(default_factory=dict)  # resource and ID -> since when
+    _denied_s: float | None = None  # since when a kubelet runs with which the agent cannot register
+    _cdi: tuple[object, set[str]] | None = None  # what the specs had when they were read last
     tenants: set[Path] = field(default_factory=set)  # cgroups of all containers that were ever given slices
-    hang: Fault | None = None  # of the driver, at a change of a limit
     is_crippled: bool = False  # the checkpoint was harmed: what only it knew may be unknown
 
     @property
-    def faulty(self) -> set[str]:
-        """UUIDs of the GPUs on which nothing can run."""
-        return {GPUS[number].uuid for number in self.broken | self.lost.keys()}
-
-    @property
-    def sliced(self) -> set[str]:
-        """UUIDs of the GPUs in MIG mode, of which nothing is offered as a whole."""
-        return {GPUS[number].uuid for number in self.cut_up}
+    def gpus(self) -> tuple[SimulatedGpu, ...]:
+        """What the node has."""
+        return GPUS if self.mps is None else (*GPUS, C)
 
     def lag_s(self) -> float:
         """Within how long everything must be settled from now on."""
@@ -98,15 +91,17 @@ class World:
         kubelet_s = max(0.0, self.kubelet_started_s + KUBELET_S - now_s)
         agent_s = max(0.0, self.agent_started_s + AGENT_S - now_s)
         list_s = max(0.0, self.list_trouble_since_s + self.list_trouble_s - now_s)
-        driver_s = DRIVER_S if self.driver_faults else max(0.0, self.driver_trouble_s + DRIVER_S - now_s)
-        return SETTLING_S + kubelet_s + agent_s + list_s + driver_s
+        places_s = max(0.0, self.places.settles_s - now_s)
+        return SETTLING_S + kubelet_s + agent_s + list_s + places_s + self.driver.lag_s()
 
     def start(self) -> None:
-        """The kubelet, then the agent."""
+        """The kubelet, then the agent, then what keeps the MPS daemon."""
         self.node.write_policy(self.wanted.text)
         self.node.kubelet.start()
         self.kubelet_started_s = time.monotonic()
         self._start_agent()
+        if self.mps is not None:
+            self.mps.start()
 
     def do(self, step: Step) -> None:
         """Let something happen. What cannot happen to the node as it is, does not."""
@@ -114,6 +109,16 @@ class World:
         self.old_checkpoint = self.old_checkpoint or content(kubelet.checkpoint)
         if isinstance(step, _OF_A_POD) and not self._is_there(step.name):
             return  # a sequence of which steps were left out
+        if isinstance(step, DriverStep):
+            self.driver.do(step, is_watched=self.agent is not None)
+        elif isinstance(step, MpsStep):
+            if self.mps is not None:
+                self.mps.do(step, lambda name: kubelet.pod(self._full(name)))
+        else:
+            self._do(step)
+
+    def _do(self, step: NodeStep) -> None:
+        kubelet = self.node.kubelet
         match step:
             case steps.StartPod():
                 if self.mirror is not None:
@@ -155,26 +160,34 @@ class World:
                     self.agent.kill()
                     self.agent = None
                     self.node.cut_off += sum(call.took_s is None for call in kubelet.register_calls())
-                self._end_hang()
+                self.waits_to_start = False
+                self.driver.end_limits_hang()
             case steps.StopAgent():
                 if self.agent is not None:
                     self.agent.wait_log("")  # before its first word the signal is not its own to handle
                     self.agent.terminate()
                     self.agent = None
+                self.waits_to_start = False
             case steps.StartAgent():
                 self._start_agent()
             case steps.FillDisk():
                 self.disk_is_full = step.full
                 self._limit_files()
+            case steps.RefuseWrites():
+                self._refuse_writes(step.place, refused=step.refused)
+            case steps.LoseSpecs():
+                self.places.lose_specs()
             case steps.JumpClock():
                 assert self.clock is not None
                 self.clock.jump_to(step.ahead_s)
+                self._disturb_mps()
             case steps.LiftLimits():
                 self._lift_limits(self._full(step.name))
-            case steps.HangLimits():
-                self._end_hang()
-                self.hang = self.node.gpus.hang(SET_CALL, after=step.after)
             case steps.EditPolicy():
+                if step.cut.mps != self.wanted.mps:
+                    self._disturb_mps(may_end=True)
+                if (step.cut.resource, step.cut.mps > 0) != (self.wanted.resource, self.wanted.mps > 0):
+                    self._has_to_register()
                 self.wanted, self.spoiled = step.cut, None
                 self.node.write_policy(step.cut.text)
             case steps.SpoilPolicy():
@@ -182,33 +195,25 @@ class World:
                 self.node.write_policy(step.text)
             case steps.HoldPolicy():
                 assert self.api is not None
+                self._has_to_register()  # a policy may come into force that has waited
                 self.api.label(held=step.held)
-            case steps.FailDriver():
-                fault = self.node.gpus.fail(step.function, step.code, uuid=GPUS[step.number].uuid, times=step.times)
-                self.driver_faults.append((step.function, fault))
-            case steps.HangDriver():
-                self.driver_hang = self.driver_hang or self.node.gpus.hang(step.function)
-            case steps.FreeDriver():
-                self._free_driver()
-            case steps.CutGpu():
-                self.cut_up.add(step.number)
-                self.driver_trouble_s = time.monotonic()
-                self.node.write_device_files([in_mig_mode(step.number)])
-                self.node.gpus.put(in_mig_mode(step.number))
-            case steps.LoseGpu():
-                self.lost[step.number] = self.node.gpus.lose(GPUS[step.number].uuid)
-            case steps.BreakGpu():
-                gpu = GPUS[step.number]
-                self.broken.add(step.number)
-                self.node.gpus.put(replace(gpu, recovery_action=GPU_RESET))
-                self.node.gpus.xid(gpu.uuid, 79)
-            case steps.RepairGpu():
-                self._repair(step.number)
-            case steps.Xid():
-                self.node.gpus.xid(GPUS[step.number].uuid, step.xid)
             case steps.TroubleApi():
                 if self.api is not None:
+                    self._has_to_register()  # likewise
                     self.api.trouble(step.trouble)
+
+    def look(self) -> None:
+        """Take notice of what there is beside the kubelet."""
+        if self.mps is not None:
+            pods = self.node.kubelet.pods()
+            self.mps.look(frozenset(pod.uid for pod in pods if not pod.phase.terminal))
+
+    def cdi_names(self) -> set[str]:
+        """What a runtime would resolve; specs that have not changed are not read again."""
+        mark = frozenset((path, path.stat().st_mtime_ns) for path in self.node.cdi_files())
+        if self._cdi is None or self._cdi[0] != mark:
+            self._cdi = mark, self.node.cdi_names()
+        return self._cdi[1]
 
     def note_tenants(self) -> None:
         """Remember who has slices: the kubelet forgets, and a limit may outlive that."""
@@ -223,10 +228,12 @@ class World:
     def repair_everything(self) -> None:
         """The end of all trouble: what is down comes up, and nobody makes mistakes any more."""
         kubelet = self.node.kubelet
-        self._free_driver()
-        for number in [*self.lost, *self.broken, *self.cut_up]:
-            self._repair(number)
+        self.driver.repair(is_watched=self.agent is not None)
         self.do(steps.FillDisk(full=False))
+        for place in Place:
+            self._refuse_writes(place, refused=False)
+        if self.mps is not None:
+            self.mps.repair()
         if self.spoiled is not None:
             self.do(steps.EditPolicy(self.wanted))
         if self.api is not None:
@@ -279,28 +286,56 @@ class World:
             bound = FULL_DISK_BYTES if self.disk_is_full else most
             resource.prlimit(self.agent.pid, resource.RLIMIT_FSIZE, (bound, most))
 
-    def _free_driver(self) -> None:
-        if self.driver_hang is not None:
-            self.node.gpus.clear(self.driver_hang)
-            self.driver_hang = None
-            self.driver_trouble_s = time.monotonic()
+    def _refuse_writes(self, place: Place, *, refused: bool) -> None:
+        self.places.refuse(place, refused=refused)
+        if place is Place.PLUGINS and not refused:
+            self._check_denial()
+            self.cannot_register, self._denied_s = False, None
+        if place is Place.STATE and self.mps is not None:
+            self.mps.refuse_writes(refused=refused)
+        if place is Place.RUN and not refused and self.waits_to_start:
+            self._start_agent()
+
+    def _has_to_register(self) -> bool:
+        """Something will be registered now. Returns whether that cannot be."""
+        self.cannot_register |= Place.PLUGINS in self.places.refusing
+        return self.cannot_register
+
+    def _check_denial(self) -> None:
+        """Whoever could not register after a kubelet's restart has said so."""
+        if self._denied_s is not None and self.agent is not None and time.monotonic() - self._denied_s > AGENT_S:
+            assert self.agent.said("cannot make the socket"), self.agent.log
+
+    def _disturb_mps(self, *, may_end: bool = False) -> None:
+        if self.mps is not None:
+            self.mps.disturb(may_end=may_end)
 
     def _start_kubelet(self) -> None:
         if not self.node.kubelet.running:
             self.node.kubelet.start()
             self.kubelet_started_s = time.monotonic()
+            if self._has_to_register() and self.agent is not None:
+                self._denied_s = self.kubelet_started_s
 
     def _start_agent(self) -> None:
-        if self.agent is None:
-            flags = () if self.api is None else (f"--kubernetes={self.api.kubeconfig}",)
-            self.agent = self.node.start_agent(*flags, variables=None if self.clock is None else self.clock.variables)
-            self.agent_started_s = time.monotonic()
-            self._limit_files()
+        if self.agent is not None:
+            return
+        flags = () if self.api is None else (f"--kubernetes={self.api.kubeconfig}",)
+        injection = "cdi" if self.has_cdi else "device-nodes"
+        agent = self.node.start_agent(*flags, injection=injection, variables=self.places.variables)
+        self.waits_to_start = Place.RUN in self.places.refusing
+        if self.waits_to_start:
+            assert agent.wait_end() == 1, agent.log  # whoever has started it starts it again
+            assert "cannot lock" in agent.log, agent.log
+            return
+        self.agent, self.agent_started_s, self._denied_s = agent, time.monotonic(), None
+        self._has_to_register()
+        self._limit_files()
 
     def _lift_limits(self, name: str) -> None:
         """As root could; a soft limit is left to the driver's books."""
         pod = self.node.kubelet.pod(name)
-        for gpu in GPUS:
+        for gpu in self.gpus:
             limited = self.node.gpus.limited(gpu.uuid)
             for container in pod.containers:
                 leaf = self.node.cgroup_of(pod.uid, container.name)
@@ -309,51 +344,8 @@ class World:
                     with contextlib.suppress(OSError):  # it has ended meanwhile
                         self.node.gpus.set_memory_limit(gpu.uuid, leaf, soft_bytes=soft_bytes)
 
-    def _end_hang(self) -> None:
-        if self.hang is not None:
-            self.node.gpus.clear(self.hang)
-            self.hang = None
-
-    def _repair(self, number: int) -> None:
-        gpu = GPUS[number]
-        if number in self.lost:
-            self.node.gpus.clear(self.lost.pop(number))
-        if number in self.cut_up:
-            self.cut_up.remove(number)
-            self.driver_trouble_s = time.monotonic()
-            self.node.gpus.put(gpu)
-        if number in self.broken:
-            self._await_look()  # a reset takes longer than the agent takes to see that it is wanted
-            self.broken.remove(number)
-            self.node.gpus.put(gpu)
-
-    def _await_look(self) -> None:
-        if self.agent is not None and self.driver_hang is None:
-            for function, fault in self.driver_faults:
-                if function == RECOVERY_CALL:  # a reset that nobody could see is the operator's to tell
-                    self.node.gpus.clear(fault)
-            seen = self.node.gpus.calls(RECOVERY_CALL)
-            self.node.gpus.wait_for_calls(RECOVERY_CALL, seen + 2 * len(GPUS))  # one look of them began after now
-
 
 _OF_A_POD = (
     steps.EndPod, steps.DeletePod, steps.ForceDeletePod, steps.RestartContainer, steps.HidePod, steps.LiftLimits,
+    JoinDaemon,
 )  # fmt: skip
-
-
-@contextlib.contextmanager
-def open_world(
-    seed: int, *, with_api: bool, backend: LimitBackend = LimitBackend.DMEM, clock_jumps: bool = False
-) -> Iterator[World]:
-    """A node on which nothing runs yet; at the end nothing of it is left. Raises what nobody expected of it."""
-    settings = KubeletSettings(
-        podresources_lead_s=0.05, sources_ready_after_s=NOT_READY_S, seed=seed, numa_nodes=(0, 1)
-    )
-    with contextlib.ExitStack() as closing:
-        node = closing.enter_context(open_node(*GPUS, settings=settings, limit_backend=backend))
-        api = mirror = None
-        if with_api:
-            server = closing.enter_context(ApiServer().start())
-            api, mirror = NodeApi(server, node.root, settings.node_name), Mirror(server, node.kubelet, POD)
-        clock = JumpingClock(node.root / "clock") if clock_jumps else None
-        yield World(node=node, api=api, mirror=mirror, clock=clock)

@@ -111,6 +111,11 @@ class InjectionFacts:
             self._write_device(uuid, held, facts)
         return self._marked(facts)
 
+    @property
+    def is_behind(self) -> bool:
+        """See core.ports.SliceSpecs. Too many slices are no reason: those stay too many."""
+        return any(uuid for uuid in self._problems)
+
     def keep_only(self, ids: Collection[DeviceId]) -> None:
         """See core.ports.SliceSpecs."""
         self._slices.keep_only({str(device_id) for device_id in ids})

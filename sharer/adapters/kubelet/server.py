@@ -7,6 +7,7 @@ ListAndWatch holds a worker thread; threads are made as calls need them.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ _WORKERS = 20  # 2 streams, 16 calls at once, and room for questions about optio
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # a preferred request repeats every free ID: several MiB
     ("grpc.so_reuseport", 0),
+    ("grpc.http2.bdp_probe", 0),  # pings that measure a network: here is none, and each wakes idle threads of gRPC
 )
 
 
@@ -78,7 +80,8 @@ class PluginServer:
         self._server.stop(grace_s).wait(2 * grace_s + 1)  # bounded: after the grace every call is cancelled
         self._workers.shutdown(wait=False)
         if self._bound:
-            self.path.unlink(missing_ok=True)  # gRPC does it only for a server that was started
+            with contextlib.suppress(OSError):  # read-only by now: a dead file, which the next agent takes away
+                self.path.unlink(missing_ok=True)  # gRPC does it only for a server that was started
 
 
 class _Handlers:
