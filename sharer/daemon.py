@@ -22,6 +22,7 @@ from sharer.core.policy.model import Policy
 from sharer.core.ports import PolicyText, XidEvent
 from sharer.enforcers import ENFORCERS
 from sharer.flows.allocate import Answers
+from sharer.flows.displaced import Displaced
 from sharer.flows.enforce import Enforcing
 from sharer.flows.find import look_for_findings
 from sharer.flows.health import disagrees, look, take_xids, watch_xids
@@ -96,7 +97,7 @@ def share(settings: Settings, outside: Outside, state: NodeState, stop: threadin
     def answers_for(resource: str) -> Answers:
         return Answers(state, resource, ENFORCERS, inbox.put, pre_start)
 
-    means, mps = MeansCheck(outside.enforcers), MpsWatch(outside.open_mps)
+    means, mps, displaced = MeansCheck(outside.enforcers), MpsWatch(outside.open_mps), Displaced()
     pre_start = PreStart(state, outside.enforcers, outside.containers, outside.new_checkpoint())
     enforcing = Enforcing(state, outside.enforcers, outside.containers, outside.new_checkpoint())
     enforcer: threading.Thread | None = None
@@ -113,16 +114,21 @@ def share(settings: Settings, outside: Outside, state: NodeState, stop: threadin
     while not stop.is_set():
         now_s = state.went_round_s = time.monotonic()
         is_due = now_s - looked_s >= cycle_s  # the inbox wakes us more often
-        if is_due or Hint.STEERING in news:
+        is_steered = is_due or Hint.STEERING in news
+        if is_steered:
             said.attempt("pause", pause, state, outside.pausable, outside.all_labels(), settings.pause_label)
+        looks_at_driver = is_due and not state.view.let_go
+        if looks_at_driver and (
+            now_s - refreshed_s >= REFRESH_S or state.view.driver_problem is not None or disagrees(state)
+        ):
+            said.attempt("driver", refresh, state, outside.driver, outside.facts)
+            refreshed_s = now_s
+        if is_steered:  # after the driver: whether the kubelet can receive a policy's lists depends on the GPUs
             said.attempt(
                 "policy", reload, state, outside.policy_source, outside.policy_memory, read_policy,
                 node_name=outside.node_name, labels=outside.labels(), now_s=now_s,
             )  # fmt: skip
-        if is_due and not state.view.let_go:
-            if now_s - refreshed_s >= REFRESH_S or state.view.driver_problem is not None or disagrees(state):
-                said.attempt("driver", refresh, state, outside.driver, outside.facts)
-                refreshed_s = now_s
+        if looks_at_driver:
             said.attempt("health", look, state, outside.health, now_s)
         if is_due:
             looked_s = now_s
@@ -138,6 +144,7 @@ def share(settings: Settings, outside: Outside, state: NodeState, stop: threadin
         said.attempt("observe", observe, state, outside.sources, now_s, news)
         # At its own time: how long a list has been shown is counted from here, and those who were asked may have hung.
         said.attempt("offer", offer, state, outside.kubelet, outside.specs, answers_for, time.monotonic())
+        said.attempt("displaced", displaced, state, outside.kubelet)
         said.attempt("findings", look_for_findings, state, now_s)
         follow_holders(state, outside.sources, inbox)
         if announcing is not None:

@@ -2,7 +2,7 @@
 
 A docstring names what it holds: "Contract row 12" (kubelet-contract §19), "pitfall 5" (its §17), "P04" (bug-reports),
 "threat 2" (the second claim in README's table); and several as "rows 1, 2 and 18" or "pitfalls 29 to 31". Rows count
-where the agent is a process of its own.
+where the agent is a process of its own. "Neighbour of P04" is what others would run into next door.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _ROW = re.compile(rf"\bcontract (?:§19 )?rows? {_LIST}", re.IGNORECASE)
 _PITFALL = re.compile(rf"\bpitfalls? {_LIST}", re.IGNORECASE)
 _THREAT = re.compile(rf"\bthreats? {_LIST}", re.IGNORECASE)
 _CASE = re.compile(r"\bP(\d\d)\b")
+_NEIGHBOUR = re.compile(r"\bNeighbour of P\d\d(?:(?:, | and )P\d\d)*")
 
 
 @dataclass
@@ -35,6 +36,7 @@ class Proof:
     rows: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     pitfalls: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     cases: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    neighbours: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))  # of a case
     threats: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def missing(self) -> list[str]:
@@ -48,7 +50,8 @@ class Proof:
 
     def unknown(self) -> list[str]:
         """The tests that name a rule which does not exist."""
-        known = ((self.rows, ROWS), (self.pitfalls, PITFALLS), (self.cases, CASES), (self.threats, claims()))
+        cases = ((self.cases, CASES), (self.neighbours, CASES))
+        known = ((self.rows, ROWS), (self.pitfalls, PITFALLS), *cases, (self.threats, claims()))
         return [test for rules, numbers in known for number in rules if number not in numbers for test in rules[number]]
 
 
@@ -62,7 +65,8 @@ def collect(folder: Path = ROOT / "tests") -> Proof:
                 _add(found.rows, _numbers(_ROW, docstring), test)
             _add(found.pitfalls, _numbers(_PITFALL, docstring), test)
             _add(found.threats, _numbers(_THREAT, docstring), test)
-            _add(found.cases, {int(number) for number in _CASE.findall(docstring)}, test)
+            _add(found.cases, _case_numbers(_NEIGHBOUR.sub("", docstring)), test)
+            _add(found.neighbours, _case_numbers(" ".join(_NEIGHBOUR.findall(docstring))), test)
     return found
 
 
@@ -81,16 +85,28 @@ def table(found: Proof) -> str:
         "",
         "| row | test |",
         "|---|---|",
-        *(f"| {number} | {_by_file(found.rows[number])} |" for number in sorted(found.rows)),
+        *(
+            f"| {number} | {_by_file([test.removeprefix('e2e/') for test in found.rows[number]])} |"
+            for number in sorted(found.rows)
+        ),
         "",
-        "The pitfalls of kubelet-contract §17, the cases of bug-reports and README's claims against threats, each with",
-        "the first test that names it, below `tests`; `grep -rn P04 tests` finds the others.",
+        "The pitfalls of kubelet-contract §17 and README's claims against threats, each with the first test that names",
+        "it, below `tests`.",
         "",
         "| rule | the first test |",
         "|---|---|",
-        *(_first(f"pitfall {number}", found.pitfalls[number]) for number in sorted(found.pitfalls)),
-        *(_first(f"P{number:02}", found.cases[number]) for number in sorted(found.cases)),
-        *(_first(f"threat {n}: {claims().get(n)}", found.threats[n]) for n in sorted(found.threats)),
+        *(f"| pitfall {number} | {_first(found.pitfalls[number])} |" for number in sorted(found.pitfalls)),
+        *(f"| threat {n}: {claims().get(n)} | {_first(found.threats[n])} |" for n in sorted(found.threats)),
+        "",
+        "The cases of bug-reports, each with the first test that names it, and with the tests of what others would run",
+        "into next door; `grep -rn P04 tests` finds the others.",
+        "",
+        "| case | the first test | its neighbours |",
+        "|---|---|---|",
+        *(
+            f"| P{number:02} | {_first(found.cases[number])} | {_by_file(found.neighbours.get(number, []))} |"
+            for number in sorted(found.cases)
+        ),
     ]
     return "\n".join(lines) + "\n"
 
@@ -115,6 +131,10 @@ def _numbers(pattern: re.Pattern[str], docstring: str) -> set[int]:
     return found
 
 
+def _case_numbers(text: str) -> set[int]:
+    return {int(number) for number in _CASE.findall(text)}
+
+
 def _add(rules: dict[int, list[str]], numbers: set[int], test: str) -> None:
     for number in numbers:
         rules[number].append(test)
@@ -123,11 +143,11 @@ def _add(rules: dict[int, list[str]], numbers: set[int], test: str) -> None:
 def _by_file(tests: list[str]) -> str:
     names: Mapping[str, list[str]] = defaultdict(list)
     for test in tests:
-        file, _, name = test.removeprefix("e2e/").partition("::")
+        file, _, name = test.partition("::")
         names[file].append(f"`{name.removeprefix('test_')}`")
     return "; ".join(f"{file}: {', '.join(own)}" for file, own in names.items())
 
 
-def _first(rule: str, tests: list[str]) -> str:
+def _first(tests: list[str]) -> str:
     file, _, name = tests[0].partition("::")
-    return f"| {rule} | {file}: `{name.removeprefix('test_')}` |"
+    return f"{file}: `{name.removeprefix('test_')}`"

@@ -27,4 +27,12 @@ def test_what_a_docstring_names_is_found_in_every_form(tmp_path: Path) -> None:
     found = collect(tmp_path)
     assert dict(found.cases) == {4: ["test_it.py::test_a"]}
     assert sorted(found.pitfalls) == [1, 3, 29, 30, 31]
+    (tmp_path / "test_next.py").write_text(
+        'def test_b() -> None:\n    """Neighbour of P07 and P08: unlike P04 it\n    is so."""\n'
+    )
+    found = collect(tmp_path)
+    assert dict(found.neighbours) == {7: ["test_next.py::test_b"], 8: ["test_next.py::test_b"]}
+    assert dict(found.cases) == {4: ["test_it.py::test_a", "test_next.py::test_b"]}, (
+        "a neighbour is no test of its case"
+    )
     assert {"P05", "pitfall 2", "contract row 7"} <= set(found.missing())

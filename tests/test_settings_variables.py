@@ -34,7 +34,7 @@ def test_a_misspelt_variable_is_refused_with_the_one_that_was_meant(
 
 @pytest.mark.parametrize("name", ["sharer-agent", "sharer-agent-http", "sharer-agent-metrics"])
 def test_the_variables_of_a_service_with_our_name_change_nothing(name: str) -> None:
-    """P01: they begin like ours, and would be taken for misspelt ones."""
+    """Neighbour of P01: they begin like ours, and would be taken for misspelt ones."""
     prefix = name.upper().replace("-", "_")
     links = {variable.replace(SERVICE, prefix, 1): value for variable, value in LINKS.items()}
     assert read_settings([], links) == read_settings([], {})

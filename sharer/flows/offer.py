@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from sharer.core.change.transition import Listing, step
 from sharer.core.device_id import DeviceId, recognise
+from sharer.core.errors import PolicyError
 from sharer.core.limits.limits import needs_pre_start
 from sharer.core.listing import find_faults, make_offers
 from sharer.core.offer.plan import Plan, make_plan
@@ -23,8 +25,8 @@ def offer(
 ) -> str | None:
     """Bring plan, faults and lists up to date and hand the lists over. Returns what changed; None: nothing did.
 
-    Cheap while nothing that matters has changed. Raises PolicyError if a list could exceed what the kubelet receives;
-    the plan before stays offered.
+    Cheap while nothing that matters has changed. Raises NodeError if a CDI spec of slices that are gone cannot be
+    cleared; everything else is done then.
     """
     before = state.view
     if before.inventory is None or before.facts is None:
@@ -51,19 +53,27 @@ def offer(
         offers = make_offers(
             plan, listing, before.ledger, before.inventory, faults, basis.topology, basis.contested, before.mps
         )
-    elif before.facts is before.facts_offered:
+    elif before.facts is before.facts_offered and not specs.is_behind:
         return None
     # Before an ID is listed, everything that an answer for it names must exist (kubelet-contract §19, row 38).
-    facts = specs.write([one.id for new in offers.values() for one in new.slices.values()], before.facts)
+    ids = [one.id for new in offers.values() for one in new.slices.values()]
+    facts = specs.write(ids, before.facts)
     after = state.change(
         plan=plan, facts=facts, facts_offered=facts, faults=faults, listing=listing, offers=offers, basis=basis
     )
     _hand_over(kubelet, before, after, answers_for)
+    # What is not listed any more was seen to be held by nobody; what an earlier run has left, once that can be told.
+    if before.listing.ids.keys() - listing.ids.keys() or (listing.is_settled and not before.listing.is_settled):
+        specs.keep_only(ids)
     return "; ".join(_news(before, after)) or None
 
 
 def _plan(view: NodeView) -> Plan:
-    """The plan of the policy in force. What was offered before is adopted where it is near enough."""
+    """The plan of the policy in force. What was offered before is adopted where it is near enough.
+
+    A policy that was in force before all these GPUs were there may ask for more of them than the kubelet receives. Then
+    the plan before stays, with a warning, and the lists of it go on telling of faults and holders.
+    """
     policy, basis = view.policy.policy, view.basis
     if policy is None or view.inventory is None:
         return view.plan
@@ -71,7 +81,12 @@ def _plan(view: NodeView) -> Plan:
     wanted = (view.inventory, policy, view.enforcers, namespaced)
     if basis is not None and (basis.inventory, basis.policy, basis.enforcers, basis.mps.namespaced) == wanted:
         return view.plan
-    return make_plan(view.inventory, policy, adopt=_adoptable(view), enforcers=view.enforcers, namespaced=namespaced)
+    adopt = _adoptable(view)
+    try:
+        return make_plan(view.inventory, policy, adopt=adopt, enforcers=view.enforcers, namespaced=namespaced)
+    except PolicyError as error:
+        warning = f"what was offered before stays as it is: {error}"
+        return replace(view.plan, warnings=tuple(dict.fromkeys((*view.plan.warnings, warning))))
 
 
 def _adoptable(view: NodeView) -> list[DeviceId]:

@@ -259,6 +259,7 @@ def test_what_may_not_be_listed_is_named_with_the_missing_rule_and_the_rest_is_s
 
 
 def test_without_pods_requested_is_unknown_and_not_zero(fleet: FleetServer) -> None:
+    """Neighbour of P38: one of the two numbers could not be read."""
     mixed(fleet).server.forbid("list", "pods")
     document = fleet.report("-o", "json").document()
     t4 = next(one for one in document["nodes"] if one["name"] == "t4-1")

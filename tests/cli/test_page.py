@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from sharer.adapters.documents import compact_pieces, to_bytes
+from sharer.adapters.documents import compact_pieces, to_bytes, to_json
 from sharer.adapters.local_socket import LocalSocket
 from sharer.cli.picture import of_one_node, page_pieces
 from sharer.core.holders.evidence import SourceStatus
@@ -75,8 +75,12 @@ def test_the_page_carries_the_document_that_is_printed_as_json() -> None:
 
 
 def test_a_document_written_in_compact_pieces_is_the_one_written_whole() -> None:
-    for document in (every_state(), hostile(every_state()), replace(every_state(), nodes=(), notes=())):
-        assert b"".join(compact_pieces(document)) == to_bytes(document)
+    empty = replace(every_state(), nodes=(), notes=())
+    for document in (every_state(), hostile(every_state()), empty, report(shared_node(held_slices=2))):
+        pieces = b"".join(compact_pieces(document))
+        assert pieces == to_bytes(document)
+        fields, whole = (json.loads(text, object_pairs_hook=list) for text in (pieces, to_json(document)))
+        assert fields == whole
 
 
 def test_the_same_report_is_the_same_page() -> None:

@@ -98,6 +98,7 @@ def test_a_fatal_fault_ends_when_the_operator_says_so_later_than_its_last_event(
 
 
 def test_a_transient_event_does_not_soften_a_fatal_fault() -> None:
+    """Neighbour of P14: 79, then 94 and silence."""
     health = struck((10.0, xid(79)), (20.0, xid(94)))
     assert looked(health, 1e6).faults() == {gpu_uuid(0): "XID 79 (GPU has fallen off the bus)"}
 
@@ -107,7 +108,7 @@ def test_a_fatal_event_hardens_a_transient_fault() -> None:
 
 
 def test_a_pending_recovery_action_is_a_fault_also_right_after_a_start() -> None:
-    """DESIGN §3: health survives an agent restart where the driver says what it needs."""
+    """DESIGN §3: health survives an agent restart where the driver says what it needs. Neighbour of P14."""
     health = looked(Health(), 0.0, recovery_action="node reboot")
     assert health.faults() == {gpu_uuid(0): "the driver asks for: node reboot"}
     assert looked(health, 10.0).faults() == {}

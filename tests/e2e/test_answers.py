@@ -142,7 +142,7 @@ def test_any_ids_of_the_resource_are_given_preferred_or_not(plugin: Plugin) -> N
 
 
 def test_one_id_goes_to_init_container_sidecar_and_app_in_turn(node: Node) -> None:
-    """Contract row 34, pitfall 32, §7: with no free in between, each time with the same content."""
+    """Contract row 34, pitfall 32, §7: with no free in between, each time with the same content. Neighbour of P27."""
     node.start_agent()
     node.wait_listed(8)
     one = {GPU: 1}

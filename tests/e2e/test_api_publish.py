@@ -113,6 +113,7 @@ def test_a_node_made_anew_gets_its_object_again(node: Node, api: Api) -> None:
 
 
 def test_without_the_crd_one_line_says_so_and_pods_are_served(node: Node, api: Api) -> None:
+    """Neighbour of P36: not the right is missing, but what it is for."""
     api.server.undefine(GPU_NODE)
     agent = start(node, api)
     agent.wait_log("this cluster has no GpuNodes")

@@ -136,7 +136,7 @@ def test_a_gpu_that_cannot_report_events_is_offered_and_one_that_fails_to_is_not
 
 
 def test_an_xid_of_a_mig_device_takes_that_device_and_one_of_its_gpu_all_of_them(make_node: MakeNode) -> None:
-    """An instance that nobody knows is never dropped: no part of that GPU can be trusted."""
+    """Neighbour of P13: an instance that nobody knows is never dropped: no part of that GPU can be trusted."""
     first, second = mig(0, 0), mig(0, 1)
     cut, other = gpu(0, mig_devices=(first, second)), gpu(1, mig_devices=(mig(1, 0), mig(1, 1)))
     node = make_node(cut, other)

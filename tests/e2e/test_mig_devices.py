@@ -53,7 +53,7 @@ def test_mig_devices_come_and_go_and_other_gpus_never_notice(make_node: MakeNode
 
 
 def test_a_held_mig_device_that_did_not_outlive_a_reboot_stays_listed_as_unhealthy(make_node: MakeNode) -> None:
-    """P18, DESIGN §2: its UUID died with the instance, and the one that was made in its place has another."""
+    """Neighbour of P18, DESIGN §2: its UUID died with the instance; the one made in its place has another."""
     before, after = mig(0, 0), mig(1, 0)
     node = make_node(gpu(0, mig_devices=(before,)))
     node.kubelet.start()

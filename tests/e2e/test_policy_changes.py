@@ -117,6 +117,20 @@ def test_the_last_good_policy_outlives_the_agent(node: Node) -> None:
     node.wait_listed(8)
 
 
+def test_a_restart_with_a_list_too_long_for_the_kubelet_follows_the_last_good_policy(node: Node) -> None:
+    """Neighbour of P04: edited while the agent was away. It is judged by the GPUs at the first look, too."""
+    first = node.start_agent()
+    node.wait_listed(8)
+    first.kill()
+    node.write_policy(policy(shared(40000, "memory: {limit: none}")))
+    second = node.start_agent()
+    second.wait_log(f"{GPU} would have 80000 slices on this node")
+    node.kubelet.wait_registered(GPU, 2)
+    node.wait_listed(8)
+    second.kill()
+    assert "slices: 4" in (node.run_dir / "policy-last-good.yaml").read_text()
+
+
 @pytest.mark.parametrize(
     "memory",
     ["limit: 0", "limit: 0%", "limit: -1", "limit: 101%", "limit: 0.001%", "limit: 17179869184"],

@@ -43,7 +43,7 @@ def test_a_deleted_socket_is_replaced_after_the_old_stream_has_ended(node: Node)
 
 
 def test_a_directory_that_is_removed_with_everything_in_it_is_followed_when_it_is_there_again(node: Node) -> None:
-    """P09: as `kubeadm reset` does it. What watched the old directory sees nothing of the new one."""
+    """Neighbour of P09: as `kubeadm reset` does it. What watched the old directory sees nothing of the new one."""
     agent = node.start_agent()
     node.wait_listed(8)
     node.kubelet.kill()
@@ -135,6 +135,23 @@ def test_a_second_agent_that_is_told_to_stop_leaves_the_first_alone(node: Node) 
     assert second.terminate() < 5
     assert first.running
     assert [stream.live for stream in node.kubelet.streams()] == [True]
+
+
+def test_a_rival_that_comes_later_is_noticed_and_its_end_takes_nothing(node: Node) -> None:
+    """Neighbour of P11: the vendor's plugin is installed beside us, and removed. Nothing of ours ends by its coming."""
+    agent = node.start_agent()
+    node.wait_listed(8)
+    node.rivals = 1
+    rival = BarePlugin(node.directory, GPU, device_list(["GPU-of-the-rival"]))
+    rival.serve()
+    rival.register()
+    assert "another plugin has registered this name since" in agent.wait_log(f"registering {GPU} again")
+    node.kubelet.wait_registered(GPU, 3, timeout_s=10)
+    node.wait_listed(8)
+    rival.stop()
+    node.kubelet.wait_capacity(GPU, 8)
+    assert node.kubelet.start_pod("after", {GPU: 1}).phase is Phase.RUNNING
+    assert agent.said("registering") == agent.said("another plugin has registered this name since")
 
 
 def test_a_rival_that_was_there_first_and_leaves_later_is_followed_by_a_registration(node: Node) -> None:

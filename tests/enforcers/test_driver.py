@@ -44,6 +44,7 @@ def test_several_slices_of_one_gpu_ask_for_their_sum() -> None:
 
 
 def test_gpus_with_one_promise_share_the_one_value_that_the_hook_knows() -> None:
+    """Neighbour of P22: the same for the variable of the driver's hook."""
     assert env(facts(A, B), f"{A}::ts-0-1024", f"{B}::ts-0-1024")["NVIDIA_GPU_MEMORY_LIMIT"] == "1024"
 
 

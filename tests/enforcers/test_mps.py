@@ -75,7 +75,7 @@ def test_the_pipe_directory_and_the_variable_that_points_at_it_come_together() -
 
 
 def test_nobody_in_a_container_can_write_where_its_neighbours_find_the_daemon() -> None:
-    """Threat 13: a socket of one's own there would be everybody's daemon."""
+    """Threat 13: a socket of one's own there would be everybody's daemon. Neighbour of P40."""
     with_namespaces = facts_with_namespaces({f"{A}::mps-0": "/pipe/s/zero"})
     for where in (facts(a=PIPE), with_namespaces):
         assert [mount.read_only for mount in edits(where, f"{A}::mps-0").mounts] == [True]

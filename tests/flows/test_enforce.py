@@ -64,7 +64,7 @@ def test_a_pod_is_limited_when_its_cgroup_appears_and_a_container_when_its_own_d
 
 
 def test_each_gpu_has_its_own_limit_also_where_a_toolkit_has_set_one_value_for_all(node: LimitedNode) -> None:
-    """P26."""
+    """Neighbour of P26: the toolkit's hook knows one value, whatever GPU it is for."""
     node.give("main", *ids(A, 0), *ids(B, 0, gib=10))
     node.start_pod()
     leaf = node.start("main")
@@ -442,7 +442,7 @@ def test_what_an_ended_pod_had_reserved_is_taken_back_from_what_is_left_above_it
 
 
 def test_what_an_ended_pod_had_reserved_is_taken_back_though_the_checkpoint_cannot_be_read(dmem: LimitedNode) -> None:
-    """P32. Found by chance: a damaged one is written anew only at the next start of a pod with devices."""
+    """Neighbour of P32, found by chance: a damaged one is written anew only at the next start of a pod with devices."""
     dmem.give("main", *ids(A, 0))
     dmem.start_pod()
     dmem.start("main")
@@ -603,7 +603,7 @@ def test_a_mig_device_holds_its_container_for_as_long_as_it_exists(tmp_path: Pat
 
 
 def test_slices_of_different_sizes_are_held_each_to_its_own(quick: LimitedNode) -> None:
-    """P26: what was promised stands in the ID, whatever the policy says now."""
+    """Neighbour of P26: what was promised stands in the ID, whatever the policy says now."""
     quick.use(time_slicing(8))
     quick.give("main", *ids(A, 0, gib=20))
     quick.give("side", *ids(A, 1, gib=10))

@@ -12,7 +12,7 @@ from sharer.core.device_id import DeviceId
 from sharer.core.edits import DeviceFacts, Injection, NodeFacts
 from sharer.core.errors import RequestError
 from sharer.core.holders.evidence import CheckpointReading, Evidence, ListReading
-from sharer.core.holders.ledger import Ledger, allocated
+from sharer.core.holders.ledger import Entry, Ledger, State, allocated
 from sharer.core.policy.model import MemoryPolicy
 from sharer.core.ports import ListedDevice, ResourceAnswers, ResourceOptions
 from sharer.flows.allocate import Answers
@@ -41,6 +41,8 @@ class Kubelet:
     def withdraw(self, resource: str) -> None:
         self.withdrawn.append(resource)
 
+    def renew(self, resource: str) -> None: ...
+
     def registered(self) -> dict[str, bool]:
         return {}
 
@@ -52,12 +54,15 @@ class Specs:
 
     def __init__(self) -> None:
         self.writes = 0
+        self.kept: list[set[str]] = []
+        self.is_behind = False
 
     def write(self, ids: Iterable[DeviceId], facts: NodeFacts) -> NodeFacts:
         self.writes += 1
         return replace(facts, injection_reason=f"with {len(list(ids))} specs")
 
-    def keep_only(self, ids: Collection[DeviceId]) -> None: ...
+    def keep_only(self, ids: Collection[DeviceId]) -> None:
+        self.kept.append({str(one) for one in ids})
 
 
 class Lab:
@@ -101,6 +106,18 @@ def test_while_nothing_changes_nothing_is_worked_out() -> None:
         lab.step()
     assert lab.state.view is view
     assert lab.specs.writes == 1
+
+
+def test_a_spec_that_could_not_be_written_is_tried_again_though_nothing_else_changes() -> None:
+    """Found by `tests/faults`: on a node at rest, the CDI directory was read-only for a while."""
+    lab = Lab()
+    lab.step()
+    lab.specs.is_behind = True
+    lab.step()
+    assert lab.specs.writes == 2
+    lab.specs.is_behind = False
+    lab.step()
+    assert lab.specs.writes == 2
 
 
 def test_an_answer_is_worked_out_once_and_anew_when_anything_it_follows_from_is_another() -> None:
@@ -159,6 +176,42 @@ def test_a_change_of_policy_goes_on_by_itself_to_its_end() -> None:
     assert lab.state.view.listing.is_settled
 
 
+def test_the_specs_of_slices_that_are_dropped_are_cleared_and_never_those_of_slices_that_are_listed() -> None:
+    """Neighbour of P08: names of earlier cuts stay behind, and a runtime reads all of them for each container."""
+    lab = Lab()
+    lab.step()
+    held = (RESOURCE, f"{gpu_uuid(0)}::ts-1-20480")
+    lab.specs.kept.clear()
+    lab.state.change(policy=PolicyInForce(policy=policy(time_slicing(2))))
+    for serial in range(3, 40):
+        evidence = Evidence(
+            listed=replace(READ, serial=serial), checkpoint=replace(checkpoint(("uid-train", held)), serial=serial)
+        )
+        lab.state.change(ledger=Ledger(entries={held: Entry(state=State.HELD)}, evidence=evidence))
+        before = set(lab.state.view.listing.ids)
+        lab.step()
+        if before == set(lab.state.view.listing.ids):
+            assert lab.specs.kept == [], "nothing was dropped yet"
+        elif before - set(lab.state.view.listing.ids):
+            break
+    assert lab.specs.kept
+    assert all(held[1] in kept for kept in lab.specs.kept)
+    assert lab.specs.kept[-1] == {device_id for _, device_id in lab.state.view.listing.ids}
+
+
+def test_what_an_earlier_run_has_left_is_cleared_once_everybody_who_may_hold_it_was_asked_twice() -> None:
+    """Neighbour of P08: the agent was killed in the middle of a re-cut."""
+    lab = Lab()
+    lab.state.change(ledger=Ledger(evidence=Evidence(checkpoint=CheckpointReading(serial=1))))
+    lab.step()
+    assert lab.specs.kept == []
+    evidence = Evidence(listed=READ, checkpoint=CheckpointReading(serial=2))
+    lab.state.change(ledger=Ledger(evidence=evidence))
+    for _ in range(3):
+        lab.step()
+    assert lab.specs.kept == [{f"{gpu_uuid(0)}::ts-{n}-20480" for n in range(4)}]
+
+
 def test_after_a_restart_a_held_limit_that_is_near_enough_is_adopted() -> None:
     """DESIGN §2: totals move with driver versions, and that must not re-cut a node."""
     lab = Lab()
@@ -168,6 +221,35 @@ def test_after_a_restart_a_held_limit_that_is_near_enough_is_adopted() -> None:
     lab.step()
     assert held in lab.state.view.listing.ids
     assert {device_id.split("-")[-1] for _, device_id in lab.state.view.listing.ids} == {"20352"}
+
+
+def test_gpus_that_make_a_list_too_long_leave_what_was_offered_and_its_faults_are_still_told() -> None:
+    """Neighbour of P04: the policy was fine for the one GPU that there was. More come, and then the first fails."""
+    lab = Lab()
+    many = rule(time_slicing(6000), memory=MemoryPolicy(limit=None))
+    lab.state.change(policy=PolicyInForce(policy=policy(many)))
+    lab.step()
+    lab.state.change(inventory=node(*(gpu(number) for number in range(15))))
+    assert "would have 90000 slices on this node" in str(lab.step())
+    assert len(lab.kubelet.lists[-1][1]) == 6000
+    lost = replace(gpu(0), lost="it has fallen off the bus")
+    lab.state.change(inventory=node(lost, *(gpu(number) for number in range(1, 15))))
+    lab.step()
+    assert lab.kubelet.lists[-1] == (RESOURCE, [])
+    assert any("would have 90000 slices" in one for one in lab.state.view.plan.warnings)
+
+
+def test_a_policy_that_turns_out_too_long_when_the_driver_comes_still_lists_what_is_held() -> None:
+    """Neighbour of P04: it could be read before a GPU was known. A restart must take no held ID away."""
+    lab = Lab()
+    held = (RESOURCE, f"{gpu_uuid(0)}::ts-2-20480")
+    given = replace(checkpoint(("uid-train", held)), serial=2)
+    lab.state.change(
+        policy=PolicyInForce(policy=policy(rule(time_slicing(65536), memory=MemoryPolicy(limit=None)))),
+        ledger=Ledger(evidence=Evidence(checkpoint=given)),
+    )
+    assert "65536 slices" in str(lab.step())
+    assert lab.kubelet.lists == [(RESOURCE, [held[1]])]
 
 
 # What the answers leave in the inbox.

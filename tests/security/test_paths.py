@@ -113,7 +113,7 @@ def test_a_folder_that_becomes_a_link_while_it_is_cleared_takes_nothing_else_wit
 
 
 def test_a_pipe_in_the_place_of_the_checkpoint_is_not_waited_for(tmp_path: Path) -> None:
-    """P32: the agent's one thread reads it in every round."""
+    """Neighbour of P32: the agent's one thread reads it in every round."""
     os.mkfifo(tmp_path / "checkpoint")
     checkpoint = Checkpoint(tmp_path / "checkpoint", NoWatch())
 

@@ -71,6 +71,12 @@ class GrpcKubeletLink:
                 self._resources = {name: other for name, other in self._resources.items() if name != resource}
                 self._end({resource: served})
 
+    def renew(self, resource: str) -> None:
+        """See `core.ports.KubeletLink`."""
+        served = self._resources.get(resource)
+        if served is not None:
+            served.renew()
+
     def registered(self) -> dict[str, bool]:
         """See `core.ports.KubeletLink`."""
         return {name: served.registered for name, served in self._resources.items()}

@@ -8,7 +8,8 @@ Two habits of the kubelet shape it (kubelet-contract §2.4, §2.7):
   kubelet.sock, and our own file is looked after from then on.
 
 A registration is given up when its stream has ended, or when a better one can be had: the kubelet's socket is another,
-ours is gone, the options have changed. One thread for each resource, so that a slow Register delays no other.
+ours is gone, the options have changed, somebody else has registered the name. One thread for each resource, so that a
+slow Register delays no other.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class End(Enum):
     KUBELET_RESTARTED = "the kubelet has restarted"
     SOCKET_GONE = "its socket was deleted"
     OPTIONS_CHANGED = "its options have changed"
+    DISPLACED = "another plugin has registered this name since; remove one of the two from this node"
     STREAM_ENDED = "the kubelet stopped reading its list, and still runs"
     KUBELET_GONE = "the kubelet has ended"
     FAILED = "it could not be registered"
@@ -82,6 +84,7 @@ class ServedResource:
         self._news = threading.Condition()  # notified after anything changes that the thread may be waiting for
         self._stopping = False
         self._accepted: PluginServer | None = None  # the server of the registration that the kubelet has accepted
+        self._displaced: PluginServer | None = None  # the kubelet reads its list still, and asks another
         self._thread = threading.Thread(target=self._live, name=f"sharer-{name}", daemon=True)
 
     def start(self) -> None:
@@ -104,6 +107,11 @@ class ServedResource:
         """Whether the kubelet has accepted this resource and reads its list."""
         server = self._accepted
         return server is not None and server.kubelet_reads is True
+
+    def renew(self) -> None:
+        """Register again: the kubelet has another plugin in the place of this one. Returns at once."""
+        self._displaced = self._accepted
+        self.look()
 
     def begin_stop(self) -> None:
         """End the stream, remove the socket, register no more. Returns at once."""
@@ -130,7 +138,7 @@ class ServedResource:
             if end is End.STOPPED:
                 break
             failures = 0 if held_s >= self._timings.settled_s else failures + 1
-            if end in (End.STREAM_ENDED, End.KUBELET_GONE, End.FAILED):
+            if end in (End.STREAM_ENDED, End.KUBELET_GONE, End.DISPLACED, End.FAILED):
                 failures = max(failures, 1)
             delay_s = self._timings.retry_delay_s(failures) if failures else self._timings.handover_s
             self._pause(delay_s, kubelet)
@@ -241,6 +249,8 @@ class ServedResource:
             return End.SOCKET_GONE  # while kubelet.sock is gone too, nothing better than the open stream can be had
         if server.options != self._options:
             return End.OPTIONS_CHANGED
+        if server is self._displaced:
+            return End.DISPLACED
         return None
 
     def _is_another(self, kubelet: FileIdentity) -> bool:

@@ -9,8 +9,9 @@ import threading
 
 import pytest
 
-from sharer.simulation.kubelet import Refuse
+from sharer.simulation.kubelet import Phase, Refuse
 from tests.adapters.kubelet.rig import FAST, GPU, OTHER, REAL, Rig, eventually, offer
+from tests.fakes.bare_plugin import BarePlugin, device_list
 
 
 @pytest.mark.parametrize("same_inode", [False, True])
@@ -75,6 +76,22 @@ def test_a_deleted_socket_is_replaced_after_the_old_stream_has_ended(started: Ri
     assert started.our_sockets() == [call.endpoint]
 
 
+def test_a_directory_wiped_under_a_kubelet_that_runs_on_keeps_the_stream_until_there_is_a_new_socket(
+    started: Rig,
+) -> None:
+    """Neighbour of P09: somebody's `rm *`. Nobody could register any more; the open connection still serves pods."""
+    offer(started.link())
+    started.kubelet.wait_capacity(GPU, 4)
+    started.kubelet.wipe()
+    assert started.kubelet.start_pod("after", {GPU: 1}).phase is Phase.RUNNING
+    [stream] = started.kubelet.streams(GPU)
+    assert stream.live
+    started.kubelet.restart()
+    started.kubelet.wait_registered(GPU, 2, timeout_s=5)
+    started.kubelet.wait_capacity(GPU, 4)
+    assert len(started.kubelet.register_calls()) == 2
+
+
 def test_a_stream_that_the_kubelet_ends_is_followed_by_a_pause_and_a_registration(started: Rig) -> None:
     """Contract row 13: the kubelet itself never asks again. At least 1 s, so that a quarrel does not flap the node."""
     offer(started.link())
@@ -126,3 +143,22 @@ def test_a_rival_that_was_there_before_us_and_leaves_later_is_followed_by_a_regi
     rival.stop()
     kubelet.wait_registered(GPU, 3, timeout_s=10)
     kubelet.wait_capacity(GPU, 4)
+
+
+def test_a_resource_that_a_rival_has_taken_is_ours_again_when_it_is_renewed(open_rig: Rig) -> None:
+    """Neighbour of P11: the kubelet takes whoever comes last, and reads our list on; so we must be told."""
+    kubelet, link = open_rig.kubelet.start(), open_rig.link()
+    link.renew(GPU)  # which is not there yet
+    offer(link)
+    kubelet.wait_capacity(GPU, 4)
+    rival = BarePlugin(open_rig.directory, GPU, device_list(["GPU-of-the-rival"]))
+    rival.serve()
+    rival.register()
+    kubelet.wait_capacity(GPU, 1)
+    assert link.registered() == {GPU: True}
+    link.renew(GPU)
+    kubelet.wait_registered(GPU, 3)
+    kubelet.wait_capacity(GPU, 4)
+    rival.stop()
+    assert kubelet.start_pod("after", {GPU: 1}).phase is Phase.RUNNING
+    open_rig.heard.wait_for("another plugin has registered this name since; remove one of the two")

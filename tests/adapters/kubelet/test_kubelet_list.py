@@ -100,6 +100,15 @@ def test_the_end_of_the_server_ends_streams_at_once_and_removes_the_socket(node:
     assert not node.server.path.exists()
 
 
+def test_a_socket_that_cannot_be_removed_does_not_keep_the_server_from_its_end(node: Node) -> None:
+    """Found by `tests/faults`: the kubelet's directory had become read-only."""
+    path = node.server.path
+    path.unlink()
+    path.mkdir()  # which nothing can unlink either, root included
+    node.server.end(grace_s=1)
+    assert path.is_dir()
+
+
 @given(
     st.lists(
         st.builds(

@@ -108,7 +108,7 @@ def test_a_socket_that_nobody_listens_on_is_waited_for(rig: Rig) -> None:
 
 
 def test_a_listener_that_hangs_up_is_no_obstacle_to_the_kubelet_that_follows(rig: Rig) -> None:
-    """Contract row 8."""
+    """Contract row 8. Neighbour of P09."""
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.bind(str(rig.kubelet.socket))
         stranger.listen()

@@ -58,6 +58,7 @@ def test_the_executable_is_looked_for_at_each_use_so_that_a_late_driver_is_found
 
 
 def test_nothing_that_is_in_our_environment_steers_a_daemon(tmp_path: Path) -> None:
+    """Neighbour of P21: the supervisor's own CUDA_VISIBLE_DEVICES would renumber the GPUs."""
     inherited = {
         "PATH": "/bin",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "1",

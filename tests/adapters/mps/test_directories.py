@@ -103,6 +103,7 @@ def test_a_file_in_the_way_is_named(root: Path) -> None:
 
 
 def test_a_socket_whose_path_would_be_too_long_is_said_before_a_daemon_fails_for_it(root: Path) -> None:
+    """Neighbour of P40: a path of the operator's own."""
     with pytest.raises(NodeError, match="107 bytes"):
         directories.make(root / ("x" * 100), owner=None)
 

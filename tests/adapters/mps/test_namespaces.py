@@ -34,6 +34,7 @@ def test_whoever_gets_into_the_namespace_of_nobody_has_no_more_than_the_least_sl
 
 
 def test_memory_that_the_driver_holds_is_not_limited() -> None:
+    """Neighbour of P22: two limits in two units on one container."""
     assert "pinned_memory_limit" not in text(limits_memory=False)
 
 

@@ -56,7 +56,15 @@ def test_a_pod_counts_while_it_is_bound_and_has_not_ended() -> None:
     assert sum(pod_ask(one) is not None for one in nine) == 4
 
 
+def test_a_pod_of_which_nobody_knows_how_it_is_counts_until_it_is_said_to_have_ended() -> None:
+    """Neighbour of P31: its node is lost, so its phase is Unknown; nobody can take its slice in the meantime."""
+    assert counts(pod((APP, 1), phase=PodPhase.UNKNOWN))
+    assert counts(pod((APP, 1), phase=PodPhase.UNKNOWN, deleting=True))
+    assert not counts(pod((APP, 1), phase=PodPhase.FAILED, deleting=True)), "kept by a finalizer only"
+
+
 def test_init_containers_run_one_after_the_other_and_before_the_others() -> None:
+    """Neighbour of P31: what init containers asked for is taken for good."""
     assert asked((INIT, 2), (INIT, 3), (APP, 1)) == (3, 1)
     assert asked((INIT, 1), (APP, 2), (APP, 2)) == (4, 4)
 
@@ -76,6 +84,7 @@ def test_a_pod_without_extended_resources_asks_for_nothing() -> None:
 
 
 def test_a_static_pod_counts_under_the_uid_that_its_node_knows() -> None:
+    """Neighbour of P31: its mirror has another UID."""
     found = pod_ask(pod((APP, 1), cgroup_uid="hash"))
     assert found is not None
     assert (found.static, found.uid) == (True, "hash")

@@ -111,6 +111,47 @@ def test_an_allocate_for_a_held_slice_changes_nothing_until_the_list_names_the_n
     assert allocated(ledger, [A], 1.0).entry(A) == ledger.entry(A)
 
 
+@pytest.mark.parametrize("with_api", [True, False])
+def test_namesakes_in_two_namespaces_are_two_owners_with_the_uids_that_are_theirs(with_api: bool) -> None:
+    """Neighbour of P27: one chart in two namespaces; pods and containers have the same names, the amounts are equal."""
+    seen = {
+        uid: PodSeen(uid=uid, cgroup_uid=uid, namespace=space, name="train", phase=PodPhase.RUNNING)
+        for uid, space in (("uid-1", "one"), ("uid-2", "two"))
+    }
+    names = frozenset({("one", "train"), ("two", "train")})
+    holders = {
+        A: Holder(uid=None, namespace="two", pod="train", container="c"),
+        B: Holder(uid=None, namespace="one", pod="train", container="c"),
+    }
+    told = [PodsSeen(pods=seen, synced_at_s=0.0, resource_version="1")] if with_api else []
+    ledger = after(
+        checkpoint(("uid-1", "c", [B]), ("uid-2", "c", [A])),
+        cgroups("uid-1", "uid-2"),
+        *told,
+        ListReading(serial=1, holders=holders, pods=names),
+    )
+    owners = {key: entry.owner for key, entry in ledger.entries.items()}
+    assert owners == {A: replace(holders[A], uid="uid-2"), B: replace(holders[B], uid="uid-1")}
+
+
+def test_a_process_on_the_neighbouring_instance_proves_nothing_of_this_one() -> None:
+    """Neighbour of P30: a pod held two MIG devices of one GPU, was force-deleted, and runs on with one of them."""
+    name = "nvidia.com/mig-1g.10gb"
+    first, second = (name, "MIG-1::mig-0"), (name, "MIG-2::mig-0")
+    entry = CheckpointEntry(uid="uid-1", container="c", resource=name, ids=(first[1], second[1]))
+    on_second = GpuProcess(
+        pid=1, gpu_uuid="MIG-2", used_bytes=1, command="x", uid="uid-1", container_id=None, attributed=True
+    )
+    ledger = after(
+        CheckpointReading(serial=1, entries=(entry,)),
+        listed(1, {first: "train", second: "train"}),
+        ProcessReading(processes=(on_second,), asked=frozenset({"MIG-1", "MIG-2"})),
+    )
+    ledger = after(CheckpointReading(serial=2), listed(2), listed(3), start=ledger)
+    assert states(ledger) == {second: State.QUARANTINED}
+    assert ledger.entry(second).is_busy_for_nobody
+
+
 def test_one_absence_is_releasing_and_the_second_frees_a_slice_of_which_nothing_is_left() -> None:
     ledger = after(cgroups(), processes(), listed(2), start=after(*RUNNING))
     assert states(ledger) == {A: State.RELEASING}
@@ -237,6 +278,28 @@ def test_a_static_pod_is_known_by_the_hash_in_its_cgroup() -> None:
     assert ledger.entry(A).owner == Holder(uid="hash", namespace="kube-system", pod="static", container="c")
 
 
+def test_a_static_pod_whose_mirror_is_deleted_and_made_anew_holds_on_under_the_same_uid() -> None:
+    """Neighbour of P29: `kubectl delete` of it ends nothing; the kubelet makes the mirror again, with another UID."""
+
+    def mirror(uid: str) -> PodsSeen:
+        pod = PodSeen(uid=uid, cgroup_uid="hash", namespace="default", name="train-node-1", phase=PodPhase.RUNNING)
+        return PodsSeen(pods={uid: pod}, synced_at_s=0.0, resource_version="1")
+
+    start = after(
+        checkpoint(("hash", "c", [A])),
+        cgroups("hash"),
+        mirror("m-1"),
+        processes("hash"),
+        listed(1, {A: "train-node-1"}),
+    )
+    owner = start.entry(A).owner
+    assert owner is not None
+    assert owner.uid == "hash"
+    for told in (pods(), mirror("m-2")):
+        now = after(told, listed(2, {A: "train-node-1"}), listed(3, {A: "train-node-1"}), start=start)
+        assert (now.entry(A).state, now.entry(A).owner, now.entry(A).remnants) == (State.HELD, owner, ())
+
+
 def test_what_nobody_can_tell_is_quarantined_until_the_timeout_and_says_so() -> None:
     """Without cgroups and process lists there is no evidence either way."""
     ledger = after(listed(1, {A: "train"}), listed(2), listed(3), now_s=5.0)
@@ -247,6 +310,7 @@ def test_what_nobody_can_tell_is_quarantined_until_the_timeout_and_says_so() -> 
 
 
 def test_a_known_remnant_outlasts_every_timeout() -> None:
+    """Neighbour of P30: what is known to run is not given away because time has passed."""
     ledger = after(pods(), listed(2), listed(3), start=after(*RUNNING))
     assert states(settle(ledger, 1e9, quarantine_s=TIMEOUT_S)) == {A: State.QUARANTINED}
 

@@ -182,7 +182,7 @@ def test_what_promises_no_memory_is_not_held() -> None:
 
 
 def test_an_id_with_a_limit_of_zero_is_none_of_ours_and_holds_nobody() -> None:
-    """P23: zero is an enforcer's word for "unlimited", and must never be set."""
+    """Neighbour of P23: zero is an enforcer's word for "unlimited", and must never be set."""
     assert find_tenants(UID, [entry("main", f"{A}::ts-0-0")], cgroup(), None, TERMS) == []
 
 
@@ -245,7 +245,7 @@ def test_replicas_of_a_mig_device_are_not_held_by_their_instance() -> None:
 
 
 def test_a_mig_device_of_unknown_size_promises_nothing_that_could_be_held() -> None:
-    """P25."""
+    """Neighbour of P25: an instance can be without figures, too."""
     assert find_tenants(UID, [entry("main", "MIG-x::mig-0")], cgroup(), None, {}) == []
 
 
