@@ -21,30 +21,30 @@ from sharer.core.errors import FinalError, SharerError
 from sharer.core.policy.model import Policy
 from sharer.core.ports import PolicyText, XidEvent
 from sharer.enforcers import ENFORCERS
-from sharer.flows.allocate import Answers
-from sharer.flows.displaced import Displaced
-from sharer.flows.enforce import Enforcing
-from sharer.flows.find import look_for_findings
-from sharer.flows.health import disagrees, look, take_xids, watch_xids
+from sharer.flows.hold.enforce import Enforcing
+from sharer.flows.hold.prestart import PreStart
+from sharer.flows.holders.displaced import Displaced
+from sharer.flows.holders.findings import look_for_findings
+from sharer.flows.holders.observe import follow, follow_holders, next_look_s, observe
 from sharer.flows.inbox import Hint, Inbox, News
-from sharer.flows.links import LinkReader, read_links
-from sharer.flows.means import MeansCheck
-from sharer.flows.mps import MpsWatch
-from sharer.flows.observe import follow, follow_holders, next_look_s, observe
-from sharer.flows.offer import offer
-from sharer.flows.pause import pause
-from sharer.flows.prestart import PreStart
-from sharer.flows.recover import recover
-from sharer.flows.refresh import refresh
-from sharer.flows.reload import reload
+from sharer.flows.look.availability import AvailabilityCheck
+from sharer.flows.look.health import disagrees, look, take_xids, watch_xids
+from sharer.flows.look.links import LinkReader, read_links
+from sharer.flows.look.mps import MpsWatch
+from sharer.flows.look.pause import pause
+from sharer.flows.look.recover import recover
+from sharer.flows.look.refresh import refresh
+from sharer.flows.look.reload import reload
+from sharer.flows.offer.allocate import Answers
+from sharer.flows.offer.offer import offer
 from sharer.flows.state import NodeState
-from sharer.flows.told import Told
+from sharer.flows.tell.told import Told
 from sharer.outside import Outside, open_outside
 from sharer.published import answer_reports, in_background, start_announcing, start_pages
 from sharer.settings import Settings
 
 if TYPE_CHECKING:  # imported after the kubelet has registered us
-    from sharer.flows.announce import Announcing
+    from sharer.flows.tell.announce import Announcing
     from sharer.pages import PageServer
 
 CYCLE_S = 3.0  # a changed policy, a driver that came late, a GPU that does not answer are noticed within this time
@@ -97,7 +97,7 @@ def share(settings: Settings, outside: Outside, state: NodeState, stop: threadin
     def answers_for(resource: str) -> Answers:
         return Answers(state, resource, ENFORCERS, inbox.put, pre_start)
 
-    means, mps, displaced = MeansCheck(outside.enforcers), MpsWatch(outside.open_mps), Displaced()
+    means, mps, displaced = AvailabilityCheck(outside.enforcers), MpsWatch(outside.open_mps), Displaced()
     pre_start = PreStart(state, outside.enforcers, outside.containers, outside.new_checkpoint())
     enforcing = Enforcing(state, outside.enforcers, outside.containers, outside.new_checkpoint())
     enforcer: threading.Thread | None = None

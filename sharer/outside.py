@@ -40,7 +40,7 @@ from sharer.core.ports import (
 )
 from sharer.core.values import dataclass
 from sharer.enforcers import ENFORCERS, make_enforcers
-from sharer.flows.observe import Sources
+from sharer.flows.holders.observe import Sources
 from sharer.settings import Settings
 
 if TYPE_CHECKING:

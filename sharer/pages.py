@@ -18,9 +18,9 @@ from sharer.core.errors import NodeError
 from sharer.core.known import About
 from sharer.core.tell.figures import Moment, Tallies, figures
 from sharer.core.tell.metrics import Durations, Figure, Histogram
-from sharer.flows.ready import why_not_alive, why_not_ready
-from sharer.flows.report import known_of
 from sharer.flows.state import NodeState
+from sharer.flows.tell.ready import why_not_alive, why_not_ready
+from sharer.flows.tell.report import known_of
 from sharer.outside import Outside
 
 if TYPE_CHECKING:

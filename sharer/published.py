@@ -23,8 +23,8 @@ from sharer.flows.state import NodeState
 if TYPE_CHECKING:  # imported after the kubelet has registered us
     from sharer.adapters.kube.follow import FollowedApi
     from sharer.core.known import About
-    from sharer.flows.announce import Announcing
-    from sharer.flows.told import Told
+    from sharer.flows.tell.announce import Announcing
+    from sharer.flows.tell.told import Told
     from sharer.outside import Outside
     from sharer.pages import PageServer
     from sharer.settings import Settings
@@ -40,7 +40,7 @@ def answer_reports(settings: Settings, state: NodeState) -> Iterator[None]:
     def answer() -> bytes:
         # The first report imports what only reports need, on the socket's thread: 30 ms that no start has to wait for.
         from sharer.adapters.documents import to_bytes
-        from sharer.flows.report import report, stamper
+        from sharer.flows.tell.report import report, stamper
 
         stamp = stamper(started_s, started_wall_s)
         return to_bytes(report(state.view, about(settings), time.monotonic(), stamp))
@@ -75,16 +75,16 @@ def start_announcing(
     settings: Settings, outside: Outside, api: FollowedApi, told: Told, stop: threading.Event
 ) -> Announcing:
     """Have the API server told what this node's state is, on a thread of its own."""
-    from sharer.flows.announce import Announcing
+    from sharer.flows.tell.announce import Announcing
 
     announcing = Announcing(api)
 
     def announce() -> None:
         # What only this thread needs is imported on it.
-        from sharer.flows.evict import Evicting
-        from sharer.flows.publish import Living, Publishing
-        from sharer.flows.report import stamper
-        from sharer.flows.tell import Telling
+        from sharer.flows.tell.events import Telling
+        from sharer.flows.tell.evict import Evicting
+        from sharer.flows.tell.publish import Living, Publishing
+        from sharer.flows.tell.report import stamper
 
         node_name, namespace = outside.node_name, outside.namespace
         telling = Telling(lambda: api.client, told, node_name)
@@ -98,7 +98,7 @@ def start_announcing(
         if settings.publish and namespace is not None:
             announcing.add("the Lease", Living(api, node_name, namespace).renew)
         if settings.node_labels:
-            from sharer.flows.label import Labelling
+            from sharer.flows.tell.label import Labelling
 
             announcing.add("the Node's labels", Labelling(lambda: api.client, lambda: api.node).step)
         announcing.run(stop)

@@ -213,6 +213,22 @@ def test_the_agent_starts_without_the_libraries_of_the_command_line_or_the_api()
 # ---- documents
 
 
+def test_every_module_that_a_sentence_names_exists() -> None:
+    """Written `core/holders/ledger`, as a place to look, or `core.mps.state.MpsStates`, as what is implemented."""
+    place = re.compile(
+        r"(?<![\w./-])(?:sharer/)?((?:core(?!/v1)|flows|adapters|enforcers|cli)(?:/[a-z_0-9]+)+)(?:\.py)?\b(?![/.]\w)"
+    )
+    implemented = re.compile(r"\b((?:core|flows)(?:\.[a-z_]+)+)\.[A-Z]\w+")
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    lost = []
+    for path in [*pages, *ROOT.glob("sharer/**/*.py"), *ROOT.glob("tests/**/*.py")]:
+        text = path.read_text()
+        for name in [*place.findall(text), *(found.replace(".", "/") for found in implemented.findall(text))]:
+            found = [ROOT / below / f"{name}{suffix}" for below in ("sharer", "tests") for suffix in ("", ".py")]
+            lost += [] if any(one.exists() for one in found) else [f"{path.relative_to(ROOT)} names {name}"]
+    assert lost == []
+
+
 def test_contributing_explains_every_task_on_one_page() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text().partition(HEADING)[0]  # what follows is written by a task
     assert len(text.splitlines()) <= 60

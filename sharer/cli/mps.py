@@ -29,8 +29,8 @@ from sharer.cli.logs import set_up_logging
 from sharer.cli.options import driver_library_option
 from sharer.cli.signals import stop_on_signals
 from sharer.core.errors import NodeError
-from sharer.flows.compute_modes import ModeKeeper
-from sharer.flows.supervise import Supervisor
+from sharer.flows.supervise.compute_modes import ModeKeeper
+from sharer.flows.supervise.supervisor import Supervisor
 
 ANSWER_S = 5.0  # for the agent's report; it comes from memory
 BLIND = (

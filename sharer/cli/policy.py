@@ -24,7 +24,6 @@ from sharer.cli.policy_steps import apply, hold, rollback
 from sharer.cli.tables import Cell, count, offered_text, print_list, print_table
 from sharer.core.errors import InputError, PolicyError, Problem
 from sharer.core.inventory import Inventory
-from sharer.core.offer.plan import Refusal, make_plan
 from sharer.core.policy.text import to_yaml
 from sharer.core.quantities import format_bytes
 from sharer.core.report.plan import (
@@ -37,6 +36,7 @@ from sharer.core.report.plan import (
     report_changes,
     report_plan,
 )
+from sharer.core.slices.plan import Refusal, make_plan
 
 FOUND_SOMETHING = 1
 WRONG_INPUT = 2

@@ -11,7 +11,7 @@ from dataclasses import field, replace
 
 from sharer.core.enforcer import Verdict
 from sharer.core.limits.limits import PromiseKey, Tenant
-from sharer.core.policy.means import Choice, Promise
+from sharer.core.policy.enforcers import Choice, Promise
 from sharer.core.values import dataclass
 
 SETTLED_AFTER_S = 2.0  # the toolkit's hook runs in a container's first moments and may overwrite what we have set

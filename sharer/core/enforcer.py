@@ -1,7 +1,7 @@
 """What holds a container to its promise, as an interface, and what enforcers and their flow need from outside.
 
-`sharer/enforcers` has one module for each means. The flow `enforce` chooses (core/policy/means), applies and verifies;
-it knows none of them by name.
+`sharer/enforcers` has one module for each means. The flow `enforce` chooses (core/policy/enforcers), applies and
+verifies; it knows none of them by name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sharer.core.grant import Grant
 from sharer.core.limits.limits import PodCgroup, PromiseKey, Tenant
 from sharer.core.limits.usage import Usage
 from sharer.core.mps.state import MpsState
-from sharer.core.offer.cut import Target
+from sharer.core.slices.cut import Target
 from sharer.core.values import dataclass
 
 

@@ -14,10 +14,10 @@ from sharer.core.holders.evidence import SourceStatus
 from sharer.core.holders.findings import Finding
 from sharer.core.holders.ledger import Ledger
 from sharer.core.inventory import Inventory
-from sharer.core.listing import Faults, Offer
 from sharer.core.mps.service import MpsServices
 from sharer.core.mps.state import MpsWanted
-from sharer.core.offer.plan import Plan
+from sharer.core.offers import Faults, Offer
+from sharer.core.slices.plan import Plan
 from sharer.core.told import EventCounts, Evictions
 from sharer.core.values import dataclass
 

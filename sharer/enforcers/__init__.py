@@ -9,7 +9,7 @@ from sharer.enforcers.mps import MpsEnforcer
 from sharer.enforcers.watch import WatchEnforcer
 
 ENFORCERS = (MigEnforcer, DriverEnforcer, MpsEnforcer, WatchEnforcer)
-"""Strongest first, as in `core.means`. The classes by themselves give a container its edits."""
+"""Strongest first, as in `core/policy/enforcers`. The classes by themselves give a container its edits."""
 
 
 def make_enforcers(reach: Reach) -> tuple[Enforcer, ...]:

@@ -22,9 +22,9 @@ from sharer.core.errors import NodeError
 from sharer.core.grant import Grant
 from sharer.core.limits.limits import MemoryBound, PromiseKey, Tenant
 from sharer.core.limits.usage import NOT_KNOWN, Usage
-from sharer.core.offer.cut import Target
-from sharer.core.policy.means import Promise
+from sharer.core.policy.enforcers import Promise
 from sharer.core.quantities import GIB, MIB, format_bytes, round_down
+from sharer.core.slices.cut import Target
 from sharer.core.values import dataclass
 
 CHECK_WITHIN_S = 2.0  # a driver that takes longer to set a limit is of no use before a container's start

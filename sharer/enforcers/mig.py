@@ -13,7 +13,7 @@ from sharer.core.enforcer import Reach, Verdict, Verdicts
 from sharer.core.grant import Grant
 from sharer.core.limits.limits import Tenant
 from sharer.core.limits.usage import Usage
-from sharer.core.offer.cut import Target
+from sharer.core.slices.cut import Target
 
 
 class MigEnforcer:

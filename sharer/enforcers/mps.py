@@ -31,9 +31,9 @@ from sharer.core.grant import Grant, Share
 from sharer.core.limits.limits import Tenant
 from sharer.core.limits.usage import NOT_KNOWN, Usage
 from sharer.core.mps.state import MpsState, why_not_served
-from sharer.core.offer.cut import Target
-from sharer.core.policy.means import Promise
+from sharer.core.policy.enforcers import Promise
 from sharer.core.quantities import MIB, format_bytes
+from sharer.core.slices.cut import Target
 
 CONTAINER_PIPE_DIRECTORY = "/run/sharer/mps"
 SHARED_MEMORY = "/dev/shm"

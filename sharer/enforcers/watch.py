@@ -13,9 +13,9 @@ from sharer.core.enforcer import Reach, Verdict, Verdicts
 from sharer.core.grant import Grant
 from sharer.core.limits.limits import MemoryBound, Tenant
 from sharer.core.limits.usage import Usage
-from sharer.core.offer.cut import Target
-from sharer.core.policy.means import Promise
+from sharer.core.policy.enforcers import Promise
 from sharer.core.quantities import format_bytes
+from sharer.core.slices.cut import Target
 
 
 class WatchEnforcer:

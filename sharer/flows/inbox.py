@@ -58,8 +58,8 @@ class Inbox:
     def wait(self, timeout_s: float) -> list[News]:
         """Everything that arrived, in order, as soon as there is something; empty after a ring or the timeout.
 
-        What an answer leaves is not urgent: the kubelet's own books follow it by milliseconds (flows/pace). So a first
-        `Allocated` is given GATHER_S of company.
+        What an answer leaves is not urgent: the kubelet's own books follow it by milliseconds (flows/holders/pace). So
+        a first `Allocated` is given GATHER_S of company.
         """
         found = []
         try:

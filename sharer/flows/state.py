@@ -16,14 +16,14 @@ from sharer.core.holders.findings import Findings
 from sharer.core.holders.ledger import Entry, Ledger
 from sharer.core.inventory import Inventory, Topology
 from sharer.core.limits.excess import Excess
-from sharer.core.listing import Faults, Offer
 from sharer.core.mps.service import MpsServices
-from sharer.core.offer.plan import Plan
-from sharer.core.policy.means import Availability
+from sharer.core.offers import Faults, Offer
+from sharer.core.policy.enforcers import Availability
 from sharer.core.policy.model import Policy
+from sharer.core.slices.plan import Plan
 from sharer.core.told import EventCounts, Evictions
 from sharer.core.values import dataclass
-from sharer.flows.pace import Pace
+from sharer.flows.holders.pace import Pace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

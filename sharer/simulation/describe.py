@@ -10,9 +10,9 @@ from pathlib import Path
 from sharer.adapters.nvml import NvmlDriver
 from sharer.core.device_id import Strategy
 from sharer.core.inventory import Inventory
-from sharer.core.offer.plan import Plan, make_plan
-from sharer.core.policy.means import Availability, Reasons
+from sharer.core.policy.enforcers import Availability, Reasons
 from sharer.core.policy.model import Mps, Policy, resource_for
+from sharer.core.slices.plan import Plan, make_plan
 from sharer.simulation.gpus import SimulatedGpus
 from sharer.simulation.hardware import SimulatedGpu, write_sys_root
 from sharer.simulation.memory_limits import LimitBackend

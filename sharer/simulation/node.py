@@ -22,8 +22,8 @@ from sharer import daemon
 from sharer.adapters.documents import read_node_report
 from sharer.adapters.local_socket import ask
 from sharer.core.errors import NodeError, SharerError
-from sharer.core.offer.plan import Plan
 from sharer.core.report.node import NodeReport
+from sharer.core.slices.plan import Plan
 from sharer.settings import Settings
 from sharer.simulation.cgroups import SANDBOX, PodCgroups, write_host_pids
 from sharer.simulation.describe import simulated_driver

@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 
 from sharer.adapters.yaml_text import read_policy_text
 from sharer.core.device_id import DeviceId
-from sharer.core.offer.plan import Plan, ResourcePlan
 from sharer.core.report.plan import slices_by_device
+from sharer.core.slices.plan import Plan, ResourcePlan
 from sharer.simulation.describe import describe_node, needs_mps, simulated_plan
 from sharer.simulation.hardware import SimulatedGpu
 from sharer.simulation.kubelet import FakeKubelet, Phase, PodStatus

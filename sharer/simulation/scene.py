@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from sharer.core.device_id import DeviceId
 from sharer.core.errors import NodeError
 from sharer.core.inventory import Inventory
-from sharer.core.offer.plan import Plan, ResourcePlan
 from sharer.core.policy.model import Policy
 from sharer.core.quantities import MIB
 from sharer.core.report.node import HolderReport, NodeReport, SliceReport
+from sharer.core.slices.plan import Plan, ResourcePlan
 from sharer.simulation.hardware import SimulatedGpu
 from sharer.simulation.kubelet import Phase, PodStatus
 from sharer.simulation.node import PATIENCE_S, SimulatedNode

@@ -18,15 +18,15 @@ from sharer.adapters.mps.daemon import ControlDaemon
 from sharer.adapters.mps.modes import ModeFile
 from sharer.adapters.mps.wanted import WantedFromAgent
 from sharer.core.errors import NodeError
-from sharer.flows.compute_modes import ModeKeeper
-from sharer.flows.supervise import END_S, Supervisor
+from sharer.flows.supervise.compute_modes import ModeKeeper
+from sharer.flows.supervise.supervisor import END_S, Supervisor
 from sharer.simulation.gpus import SimulatedGpus
 from sharer.simulation.mps.steering import FakeMps
 
 _ANSWER_S = 5.0  # for the agent's report
 _SETTLE_S = 0.5  # the fake's server is gone within 0.3 s where it cannot use its GPU
 _RETRY_S = 0.05  # between two questions for it, at the start
-_OURS = ("sharer.flows.supervise", "sharer.flows.keep_daemon", "sharer.flows.compute_modes", "sharer.adapters.mps")
+_OURS = ("sharer.flows.supervise", "sharer.adapters.mps")
 
 
 class SimulatedSupervisor:

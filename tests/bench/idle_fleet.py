@@ -16,10 +16,10 @@ from sharer.adapters.kube.connect import connect
 from sharer.core.holders.observations import NodeSeen
 from sharer.core.inventory import Inventory
 from sharer.core.known import About
-from sharer.flows.announce import Step
-from sharer.flows.publish import Living, Publishing
-from sharer.flows.report import stamper
 from sharer.flows.state import NodeView
+from sharer.flows.tell.announce import Step
+from sharer.flows.tell.publish import Living, Publishing
+from sharer.flows.tell.report import stamper
 from sharer.simulation.apiserver import NODE, ApiServer, node_object
 from tests.bench.cluster import NODES, kubeconfig_text
 from tests.bench.figures import Figure

@@ -22,10 +22,10 @@ from sharer.core.holders.evidence import GpuProcess, ProcessReading, SourceStatu
 from sharer.core.policy.model import MemoryPolicy
 from sharer.core.quantities import GIB
 from sharer.enforcers import make_enforcers
-from sharer.flows.diary import LOOK_S
-from sharer.flows.enforce import Enforcing
-from sharer.flows.means import MeansCheck
-from sharer.flows.prestart import PreStart
+from sharer.flows.hold.diary import LOOK_S
+from sharer.flows.hold.enforce import Enforcing
+from sharer.flows.hold.prestart import PreStart
+from sharer.flows.look.availability import AvailabilityCheck
 from sharer.flows.state import NodeState
 from sharer.simulation.hardware import SimulatedGpu
 from sharer.simulation.memory_limits import LimitBackend
@@ -66,7 +66,7 @@ class BusyNode:
         self.state = NodeState()
         wanted = policy(rule(time_slicing(SLICES), memory=MemoryPolicy(required=True)))
         self.state.change(inventory=self.driver.discover(), policy=PolicyInForce(policy=wanted))
-        MeansCheck(self.enforcers)(self.state, 0.0)
+        AvailabilityCheck(self.enforcers)(self.state, 0.0)
         self.enforcing = Enforcing(self.state, self.enforcers, self._cgroups, Checkpoint(self._file, watch))
         self.pre_start = PreStart(self.state, self.enforcers, self._cgroups, Checkpoint(self._file, watch))
         self.leaves = [self.add(number) for number in range(PODS)]

@@ -8,8 +8,8 @@ import sys
 import time
 from functools import partial
 
-from sharer.core.offer.linked import best_linked
 from sharer.core.policy.list_size import most_numbered_ids
+from sharer.core.slices.linked import best_linked
 from sharer.simulation.hardware import SimulatedGpu
 from sharer.simulation.products import parse_gpus
 from tests.bench.figures import Figure, in_turn, p, timed

@@ -20,9 +20,9 @@ from sharer.core.holders.evidence import (
 from sharer.core.holders.ledger import Ledger, observe_all
 from sharer.core.holders.observations import PodPhase, PodSeen, PodsSeen
 from sharer.core.inventory import Topology
-from sharer.core.listing import make_offers
-from sharer.core.offer.plan import make_plan
+from sharer.core.offers import make_offers
 from sharer.core.policy.model import MemoryPolicy
+from sharer.core.slices.plan import make_plan
 from tests.core.builders import gpu, node, policy, rule, time_slicing
 
 SLICES, PODS, GPUS = 2000, 250, 8
@@ -95,7 +95,7 @@ def reconcile_ms(ended: int) -> float:
 
     def reconcile() -> None:
         after = observe_all(ledger, said, 3.0, quarantine_s=600.0)
-        if after.entries is not ledger.entries:  # as `flows/offer` does
+        if after.entries is not ledger.entries:  # as `flows/offer/offer` does
             make_offers(_PLAN, step(listing, _PLAN, after, 3.0, patience_s=600.0), after, _NODE, {}, Topology())
 
     return min(_cpu_ms(reconcile) for _ in range(ROUNDS))

@@ -10,11 +10,11 @@ from sharer.core.holders.evidence import Evidence, GpuProcess, Holder, ProcessRe
 from sharer.core.holders.ledger import Entry, Ledger, State
 from sharer.core.inventory import Inventory, Topology
 from sharer.core.known import About, Known
-from sharer.core.listing import Faults, make_offers
-from sharer.core.offer.plan import make_plan
+from sharer.core.offers import Faults, make_offers
 from sharer.core.policy.model import MemoryPolicy, Policy
 from sharer.core.report.account import report_node
 from sharer.core.report.node import NodeReport
+from sharer.core.slices.plan import make_plan
 from tests.core.builders import gpu_uuid, policy
 
 SHARED = "nvidia.com/gpu.shared"

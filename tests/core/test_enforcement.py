@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sharer.core.enforcement import MAX_LIFTS, Enforcement, Hold, after_look
 from sharer.core.enforcer import Verdict
 from sharer.core.limits.limits import ComputeBound, MemoryBound, PromiseKey, Tenant
-from sharer.core.policy.means import Choice, Promise
+from sharer.core.policy.enforcers import Choice, Promise
 from sharer.core.policy.model import MemoryPolicy
 from sharer.core.quantities import GIB
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 
-from sharer.flows.recover import RECOVER_ANNOTATION
+from sharer.flows.look.recover import RECOVER_ANNOTATION
 from sharer.simulation.apiserver import Ending, Hang
 from sharer.simulation.kubelet import Hang as ListHangs
 from sharer.simulation.kubelet import Phase

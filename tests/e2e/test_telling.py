@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import cycle
 
 from sharer.core.quantities import GIB
-from sharer.flows.told import WITHOUT_API
+from sharer.flows.tell.told import WITHOUT_API
 from sharer.simulation.apiserver import BUDGET, EVENT, POD, Object
 from sharer.simulation.hardware import SimulatedProcess
 from sharer.simulation.kubelet import PodStatus

@@ -13,8 +13,8 @@ from sharer.core.edits import ContainerEdits, DeviceFacts, Injection, NodeFacts
 from sharer.core.enforcer import LimitAnswer, LimitChange, LimitQuestion, MemoryLimit, Reach
 from sharer.core.errors import NodeError
 from sharer.core.grant import make_grant
-from sharer.core.offer.cut import Target
 from sharer.core.quantities import GIB
+from sharer.core.slices.cut import Target
 from sharer.enforcers.driver import DriverEnforcer
 from tests.core.builders import gpu, gpu_uuid, mig
 

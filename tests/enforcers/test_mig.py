@@ -11,10 +11,10 @@ from sharer.core.holders.evidence import ProcessReading
 from sharer.core.injection import container_edits
 from sharer.core.limits.limits import MemoryBound, Tenant
 from sharer.core.limits.usage import Usage
-from sharer.core.offer.cut import Target
-from sharer.core.policy.means import Choice, Promise
+from sharer.core.policy.enforcers import Choice, Promise
 from sharer.core.policy.model import MemoryPolicy
 from sharer.core.quantities import GIB
+from sharer.core.slices.cut import Target
 from sharer.enforcers import ENFORCERS
 from sharer.enforcers.mig import MigEnforcer
 from tests.core.builders import gpu, mig, node

@@ -18,10 +18,10 @@ from sharer.core.limits.limits import ComputeBound, MemoryBound, Tenant
 from sharer.core.limits.usage import NOT_KNOWN, Usage
 from sharer.core.mps.service import NEVER_SERVED
 from sharer.core.mps.state import MpsGpu, MpsInterface, MpsState
-from sharer.core.offer.cut import Target
-from sharer.core.policy.means import Choice, Promise
+from sharer.core.policy.enforcers import Choice, Promise
 from sharer.core.policy.model import MemoryPolicy
 from sharer.core.quantities import GIB
+from sharer.core.slices.cut import Target
 from sharer.enforcers.mps import MpsEnforcer
 from tests.core.builders import gpu, gpu_uuid, mig, node
 from tests.enforcers.out_of_reach import NOTHING

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sharer.core.policy.means import COMPUTE_ENFORCERS, MEMORY_ENFORCERS, WATCHING
+from sharer.core.policy.enforcers import COMPUTE_ENFORCERS, MEMORY_ENFORCERS, WATCHING
 from sharer.enforcers import ENFORCERS, make_enforcers
 from tests.enforcers.out_of_reach import NOTHING
 

@@ -8,10 +8,10 @@ from sharer.core.grant import make_grant
 from sharer.core.holders.evidence import GpuProcess, ProcessReading
 from sharer.core.limits.limits import MemoryBound, Tenant
 from sharer.core.limits.usage import Usage
-from sharer.core.offer.cut import Target
-from sharer.core.policy.means import Choice, Promise
+from sharer.core.policy.enforcers import Choice, Promise
 from sharer.core.policy.model import MemoryPolicy
 from sharer.core.quantities import GIB
+from sharer.core.slices.cut import Target
 from sharer.enforcers.watch import WatchEnforcer
 from tests.core.builders import gpu, gpu_uuid, node
 from tests.enforcers.out_of_reach import NOTHING

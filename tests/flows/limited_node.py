@@ -27,9 +27,9 @@ from sharer.core.inventory import remember_lost
 from sharer.core.policy.model import MemoryPolicy, Policy, TimeSlicing
 from sharer.core.quantities import GIB
 from sharer.enforcers import make_enforcers
-from sharer.flows.enforce import Enforcing
-from sharer.flows.means import MeansCheck
-from sharer.flows.prestart import PreStart
+from sharer.flows.hold.enforce import Enforcing
+from sharer.flows.hold.prestart import PreStart
+from sharer.flows.look.availability import AvailabilityCheck
 from sharer.flows.state import NodeState
 from sharer.simulation.gpus import SimulatedGpus
 from sharer.simulation.hardware import GpuSteering, SimulatedGpu
@@ -105,7 +105,7 @@ class LimitedNode:
         self.enforcers = make_enforcers(Reach(limits=self._limits(self.driver), cgroups=cgroups))
         self.state = NodeState()
         self.state.change(inventory=self.driver.discover())
-        self.check = MeansCheck(self.enforcers)
+        self.check = AvailabilityCheck(self.enforcers)
         self.enforcing = Enforcing(self.state, self.enforcers, cgroups, self.checkpoint, now_s=lambda: self.now_s)
         self.pre_start = PreStart(self.state, self.enforcers, cgroups, self.checkpoint)
         self.use(policy(FOUR))

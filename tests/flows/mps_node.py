@@ -14,7 +14,7 @@ from sharer.adapters.mps.daemon import ControlDaemon
 from sharer.adapters.mps.process import from_pid_file
 from sharer.adapters.mps.states import MpsStateFiles
 from sharer.core.mps.state import MpsState, MpsWanted, folder_name
-from sharer.flows.keep_daemon import Keeper
+from sharer.flows.supervise.keep_daemon import Keeper
 from sharer.simulation.mps.steering import FakeClient, FakeMps
 
 RESOURCE = "nvidia.com/gpu.mps"

@@ -17,7 +17,7 @@ from sharer.core.holders.evidence import (
 )
 from sharer.core.holders.observations import ApiSync, PodPhase, PodSeen, PodsSeen
 from sharer.core.ports import ProcessIdentity, RawProcess, RawProcesses
-from sharer.flows.observe import Sources
+from sharer.flows.holders.observe import Sources
 from tests.core.builders import gpu_uuid
 
 T = TypeVar("T")

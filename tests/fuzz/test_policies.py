@@ -17,12 +17,12 @@ from sharer.core.errors import PolicyError, Problem
 from sharer.core.grant import make_grant
 from sharer.core.injection import container_edits
 from sharer.core.inventory import Inventory
-from sharer.core.offer.placement import prefer
-from sharer.core.offer.plan import make_plan
 from sharer.core.policy.list_size import MAX_LIST_BYTES, worst_case_list_bytes
 from sharer.core.policy.model import Policy
 from sharer.core.policy.text import to_yaml
 from sharer.core.quantities import MIB
+from sharer.core.slices.placement import prefer
+from sharer.core.slices.plan import make_plan
 from tests.core.builders import gpu, mig, node
 from tests.core.nodes import known, report
 from tests.core.policies import HEAD

@@ -204,7 +204,7 @@ class KubeClient:
         metadata = {} if owner_uid is None else {"metadata": {"ownerReferences": [_owner(name, owner_uid)]}}
         self.apply(LEASES, name, {"spec": spec, **metadata}, namespace=namespace)
 
-    # -- the GpuNode: see `flows.publish.Publisher`
+    # -- the GpuNode: see `flows.tell.publish.Publisher`
 
     def gpu_node(self, name: str) -> ObjectMeta | None:
         """A GpuNode's metadata, as it is now; None: there is none."""
@@ -225,7 +225,7 @@ class KubeClient:
         return self.apply(GPU_NODES, name, {"status": dict(status)}, subresource="status")
 
     def label_node(self, name: str, uid: str, labels: Mapping[str, str]) -> None:
-        """See `flows.label.NodeLabeller`. A Node that was made anew meanwhile is refused by its UID."""
+        """See `flows.tell.label.NodeLabeller`. A Node that was made anew meanwhile is refused by its UID."""
         ours = {"labels": dict(labels)} if labels else {}  # what is left out is taken away
         self.apply(NODES, name, {"metadata": {"uid": uid, **ours}}, manager=LABEL_MANAGER)
 

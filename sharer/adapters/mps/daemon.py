@@ -22,7 +22,7 @@ _MANY_USERS = re.compile(r"--?multi-?user(?:-server)?\b")
 
 
 class ControlDaemon:
-    """Implements core.mps_daemon.MpsDaemon."""
+    """Implements core.mps.daemon.MpsDaemon."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ FILE_NAME = "compute-modes.json"
 
 
 class ModeFile:
-    """Implements flows.compute_modes.ModeMemory."""
+    """Implements flows.supervise.compute_modes.ModeMemory."""
 
     def __init__(self, mps_dir: Path) -> None:
         self._path = mps_dir / FILE_NAME

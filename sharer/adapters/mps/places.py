@@ -17,7 +17,7 @@ from sharer.core.mps.state import folder_name
 
 
 class MpsDirectories:
-    """Implements core.mps_state.MpsPlaces. For one thread."""
+    """Implements core.mps.state.MpsPlaces. For one thread."""
 
     def __init__(self, mps_dir: Path, *, statvfs: Callable[[Path], os.statvfs_result] = os.statvfs) -> None:
         self._dir, self._statvfs = mps_dir, statvfs

@@ -20,7 +20,7 @@ MAX_RESOURCES = 256  # folders that are looked at; a node has a handful
 
 
 class MpsStateFiles:
-    """Implements core.mps_state.MpsStates."""
+    """Implements core.mps.state.MpsStates."""
 
     def __init__(self, mps_dir: Path) -> None:
         """`mps_dir` may be missing, and may come later."""

@@ -36,7 +36,7 @@ class _Report(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class WantedFromAgent:
-    """Implements flows.supervise.WantedSource."""
+    """Implements flows.supervise.supervisor.WantedSource."""
 
     def __init__(self, mps_dir: Path, ask: Callable[[], bytes]) -> None:
         """`ask` gives the agent's report. It raises NodeError while no agent answers."""

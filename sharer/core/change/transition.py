@@ -21,8 +21,8 @@ from dataclasses import field, replace
 from sharer.core.device_id import DeviceId, Strategy, recognise
 from sharer.core.holders.evidence import SliceKey
 from sharer.core.holders.ledger import Ledger, State
-from sharer.core.offer.plan import Plan, Room
 from sharer.core.quantities import MIB
+from sharer.core.slices.plan import Plan, Room
 from sharer.core.values import dataclass
 
 DROP_AFTER_S = 30.0  # Unhealthy for at least this long before an ID is dropped

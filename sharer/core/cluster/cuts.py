@@ -9,11 +9,11 @@ from sharer.core.cluster.report import OWNING, ClusterGpu
 from sharer.core.device_id import DeviceId, Strategy, recognise
 from sharer.core.errors import PolicyError
 from sharer.core.inventory import Inventory, MigDevice, PhysicalGpu
-from sharer.core.offer.plan import Plan, Slice, make_plan
 from sharer.core.policy.model import Policy
 from sharer.core.quantities import MIB
 from sharer.core.report.node import HolderReport
 from sharer.core.report.plan import Offered, offered
+from sharer.core.slices.plan import Plan, Slice, make_plan
 from sharer.core.values import dataclass
 
 _OLDEST_FOR_MPS = (7, 0)

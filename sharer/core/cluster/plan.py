@@ -1,7 +1,7 @@
 """What a policy would change on every node of a fleet, and who is in the way, before it is applied.
 
 Made from what agents published: the devices with their memory, how they are cut, and who holds what. Each node's new
-cut is the planner's own (core/offer/plan); a node gets there by itself, as `policy plan --live` shows for one node.
+cut is the planner's own (core/slices/plan); a node gets there by itself, as `policy plan --live` shows for one node.
 What a GpuNode does not carry is taken as the policy hopes, and said.
 """
 
@@ -16,10 +16,10 @@ from sharer.core.change.choice import DEFAULT_NAME
 from sharer.core.change.rollout import turn_s
 from sharer.core.cluster.cuts import CutNow, DevicePlan, capability, cut_now, plan_devices
 from sharer.core.cluster.report import ClusterGpu, ClusterNode, ClusterReport
-from sharer.core.offer.plan import Refusal
 from sharer.core.policy.model import Mps, Policy
 from sharer.core.report.node import HolderReport, gpu_name
 from sharer.core.report.plan import Offered
+from sharer.core.slices.plan import Refusal
 from sharer.core.values import dataclass
 
 

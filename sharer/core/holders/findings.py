@@ -22,8 +22,8 @@ from sharer.core.holders.evidence import Evidence, GpuProcess, SliceKey
 from sharer.core.holders.ledger import Entry, Ledger, State
 from sharer.core.holders.observations import PodPhase
 from sharer.core.inventory import Inventory
-from sharer.core.offer.plan import Plan
 from sharer.core.quantities import format_bytes
+from sharer.core.slices.plan import Plan
 from sharer.core.unchanged import while_unchanged
 from sharer.core.values import dataclass
 

@@ -24,8 +24,7 @@ from sharer.core.grant import Share, make_grant
 from sharer.core.holders.evidence import CheckpointEntry
 from sharer.core.holders.observations import ContainerKind, PodSeen
 from sharer.core.inventory import Inventory
-from sharer.core.offer.plan import Slice, rules_by_device
-from sharer.core.policy.means import (
+from sharer.core.policy.enforcers import (
     COMPUTE_ENFORCERS,
     Availability,
     Choice,
@@ -35,6 +34,7 @@ from sharer.core.policy.means import (
     why_without_effect,
 )
 from sharer.core.policy.model import ComputePolicy, MemoryPolicy, Policy
+from sharer.core.slices.plan import Slice, rules_by_device
 from sharer.core.unchanged import while_unchanged
 from sharer.core.values import dataclass
 

@@ -15,8 +15,8 @@ from sharer.core.device_id import DeviceId, Strategy, recognise
 from sharer.core.inventory import Inventory
 from sharer.core.limits.limits import Terms
 from sharer.core.mps.state import MpsWanted
-from sharer.core.offer.plan import rules_by_device
 from sharer.core.policy.model import Mps, Policy, resource_for
+from sharer.core.slices.plan import rules_by_device
 
 
 def mps_wanted(

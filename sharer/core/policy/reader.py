@@ -11,9 +11,7 @@ from dataclasses import replace
 
 from sharer.core.device_id import Strategy
 from sharer.core.policy.checks import check_list_size, check_rules
-from sharer.core.policy.fields import Block, Findings, Schema
-from sharer.core.policy.located import LocatedMapping, LocatedNode
-from sharer.core.policy.means import (
+from sharer.core.policy.enforcers import (
     COMPUTE_ENFORCERS,
     LEAVABLE,
     MEMORY_ENFORCERS,
@@ -21,6 +19,8 @@ from sharer.core.policy.means import (
     made_by,
     why_without_effect,
 )
+from sharer.core.policy.fields import Block, Findings, Schema
+from sharer.core.policy.located import LocatedMapping, LocatedNode
 from sharer.core.policy.model import (
     Auto,
     ComputePolicy,

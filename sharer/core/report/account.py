@@ -13,7 +13,6 @@ from sharer.core.holders.ledger import Ledger, State
 from sharer.core.known import About, Known, Stamp
 from sharer.core.mps.service import MpsService
 from sharer.core.mps.state import MpsWanted
-from sharer.core.offer.plan import Plan
 from sharer.core.report.gpu_rows import report_gpus
 from sharer.core.report.gpu_use import GpuUse, holders_of
 from sharer.core.report.inventory import report_inventory
@@ -34,6 +33,7 @@ from sharer.core.report.node import (
     WarningReport,
 )
 from sharer.core.report.slice_counts import SliceNow, count, slices_now
+from sharer.core.slices.plan import Plan
 
 
 def report_node(known: Known, about: About, now_s: float, stamp: Stamp) -> NodeReport:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from sharer.core.device_id import Strategy
 from sharer.core.inventory import Inventory, MigDevice, PhysicalGpu
 from sharer.core.known import Known
-from sharer.core.offer.plan import ResourcePlan
 from sharer.core.report.gpu_use import GpuUse, total_bytes
 from sharer.core.report.inventory import capability_text
 from sharer.core.report.node import GpuStatus
 from sharer.core.report.slice_counts import SliceNow, count
+from sharer.core.slices.plan import ResourcePlan
 from sharer.core.values import dataclass
 
 

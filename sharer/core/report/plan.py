@@ -12,8 +12,8 @@ from typing import ClassVar
 from sharer.core.device_id import DeviceId
 from sharer.core.errors import PolicyError, Problem
 from sharer.core.inventory import Inventory
-from sharer.core.offer.plan import Plan, Refusal, ResourcePlan, Slice
 from sharer.core.policy.model import Policy
+from sharer.core.slices.plan import Plan, Refusal, ResourcePlan, Slice
 from sharer.core.values import dataclass
 
 

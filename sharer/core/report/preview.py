@@ -26,10 +26,10 @@ from sharer.core.holders.evidence import (
 )
 from sharer.core.holders.ledger import Entry, Ledger, Remnant, State
 from sharer.core.mps.state import MpsInterface
-from sharer.core.offer.plan import Plan, Refusal, make_plan
 from sharer.core.policy.model import Policy
 from sharer.core.report.inventory import inventory_from
 from sharer.core.report.node import HolderReport, NodeReport
+from sharer.core.slices.plan import Plan, Refusal, make_plan
 from sharer.core.values import dataclass
 
 CYCLE_S = 3.0  # between two looks of an agent

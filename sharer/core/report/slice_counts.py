@@ -6,13 +6,14 @@ Each slice is judged by itself and then counted; nothing is a difference of two 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 
 from sharer.core.change.transition import Listed, Listing
 from sharer.core.holders.evidence import SliceKey
 from sharer.core.holders.ledger import Entry, Ledger, State
-from sharer.core.listing import Faults, Offer, fault_of
 from sharer.core.mps.service import MpsServices
-from sharer.core.offer.plan import Plan, Slice
+from sharer.core.offers import Faults, Offer, fault_of
+from sharer.core.slices.plan import Plan, Slice
 from sharer.core.values import dataclass
 
 _HELD = (State.ALLOCATED, State.HELD, State.RELEASING)
@@ -103,11 +104,12 @@ def _slices_now(
     plan: Plan, listing: Listing, ledger: Ledger, offers: Mapping[str, Offer], faults: Faults, mps: MpsServices
 ) -> Iterator[SliceNow]:
     planned = {(resource.name, str(one.id)): one for resource in plan.resources for one in resource.slices}
-    known = {(name, text): one for name, offer in offers.items() for text, one in offer.slices.items()} | planned
-    healthy = {(name, device.id) for name, offer in offers.items() for device in offer.devices if device.healthy}
-    for key in dict.fromkeys([*planned, *listing.ids, *sorted(ledger.entries)]):
-        one = known.get(key)
-        uuid = key[1].partition("::")[0]
+    known = {name: offer.slices for name, offer in offers.items()}
+    healthy = {name: {device.id for device in offer.devices if device.healthy} for name, offer in offers.items()}
+    for key in dict.fromkeys(chain(planned, listing.ids, sorted(ledger.entries))):
+        name, text = key
+        one = planned.get(key) or known.get(name, {}).get(text)
+        uuid = text.partition("::")[0]
         entry, listed = ledger.entry(key), listing.ids.get(key)
         is_free = one is not None and entry.state is State.OFFERED and listed is not None
         yield SliceNow(
@@ -115,10 +117,10 @@ def _slices_now(
             slice=one,
             entry=entry,
             listed=listed,
-            healthy=key in healthy,
+            healthy=text in healthy.get(name, ()),
             planned=key in planned,
             fault=faults.get(uuid) if one is None else fault_of(one, faults),
-            unserved=mps.why_not(key[0], one.id) if one is not None and is_free else None,
+            unserved=mps.why_not(name, one.id) if one is not None and is_free else None,
         )
 
 

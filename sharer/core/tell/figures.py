@@ -95,7 +95,7 @@ class Moment:
 
 
 def figures(known: Known, about: About, tallies: Tallies, moment: Moment) -> Iterator[Figure | Histogram]:
-    """Every metric of `core.metrics` once. Those of an agent that knows nothing yet exist as well."""
+    """Every metric of `metrics` once. Those of an agent that knows nothing yet exist as well."""
     slices = slices_now(known.plan, known.listing, known.ledger, known.offers, known.faults, known.mps)
     use = GpuUse(known.ledger)
     yield Figure(metric=SLICES, values=_states(slices))

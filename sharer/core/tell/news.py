@@ -19,8 +19,8 @@ from sharer.core.holders.ledger import Ledger, State
 from sharer.core.holders.observations import PodSeen
 from sharer.core.inventory import Inventory
 from sharer.core.limits.excess import Excess
-from sharer.core.listing import Faults
-from sharer.core.policy.means import Promise
+from sharer.core.offers import Faults
+from sharer.core.policy.enforcers import Promise
 from sharer.core.values import dataclass
 
 PASSING_S = 30.0  # what is over by itself within this time is no news: a start, a slow end after a force delete

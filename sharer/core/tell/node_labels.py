@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 
 from sharer.core.inventory import Inventory
-from sharer.core.offer.plan import Plan
 from sharer.core.quantities import MIB
+from sharer.core.slices.plan import Plan
 
 PRODUCT = "sharer.dev/gpu.product"
 MEMORY = "sharer.dev/gpu.memory-mib"  # of the smallest GPU

@@ -16,9 +16,9 @@ from sharer.core.change.rollout import PolicyInForce
 from sharer.core.holders.observations import ApiTroubleKind, NodeSeen
 from sharer.core.inventory import Inventory
 from sharer.core.known import About
-from sharer.flows.publish import APART_S, CHECK_S, FLEET_SPREAD_S, Living, Publishing
-from sharer.flows.report import stamper
 from sharer.flows.state import NodeView
+from sharer.flows.tell.publish import APART_S, CHECK_S, FLEET_SPREAD_S, Living, Publishing
+from sharer.flows.tell.report import stamper
 from sharer.simulation.apiserver import GPU_NODE, KINDS, LEASE, NODE, ApiServer, Fail, node_object
 from tests.adapters.kube.lab import NODE_NAME, Lab
 from tests.core.builders import gpu, node

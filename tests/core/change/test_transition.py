@@ -22,9 +22,9 @@ from sharer.core.holders.evidence import (
     SliceKey,
 )
 from sharer.core.holders.ledger import Entry, Ledger, Remnant, State
-from sharer.core.offer.plan import Plan, make_plan
 from sharer.core.policy.model import Auto, ComputePolicy, Exclusive, Match, MemoryPolicy, Mig, Mps, Policy
 from sharer.core.quantities import MIB
+from sharer.core.slices.plan import Plan, make_plan
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, rule, time_slicing
 
 RESOURCE = "nvidia.com/gpu.shared"

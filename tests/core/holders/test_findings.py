@@ -21,8 +21,8 @@ from sharer.core.holders.evidence import (
 from sharer.core.holders.findings import UNSERVED_AFTER_S, Finding, FindingKind, Findings, find
 from sharer.core.holders.ledger import Ledger, allocated, observe_all
 from sharer.core.holders.observations import ContainerKind, ContainerSeen, PodPhase, PodSeen, PodsSeen
-from sharer.core.offer.plan import Plan, make_plan
 from sharer.core.policy.model import Mig
+from sharer.core.slices.plan import Plan, make_plan
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, rule, time_slicing
 
 RESOURCE = "nvidia.com/gpu.shared"

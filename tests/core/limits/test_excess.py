@@ -13,7 +13,7 @@ from sharer.core.holders.observations import PodPhase, PodSeen
 from sharer.core.limits.excess import Excess, ExcessKey, measure
 from sharer.core.limits.limits import MemoryBound, Tenant
 from sharer.core.limits.usage import Usage
-from sharer.core.policy.means import Choice
+from sharer.core.policy.enforcers import Choice
 from sharer.core.policy.model import MemoryPolicy, OnExceed
 from sharer.core.quantities import GIB
 from tests.core.builders import gpu, gpu_uuid, node

@@ -20,9 +20,9 @@ from sharer.core.limits.limits import (
     needs_pre_start,
     with_driver_limits,
 )
-from sharer.core.offer.plan import Slice, make_plan
 from sharer.core.policy.model import MemoryPolicy, Mig
 from sharer.core.quantities import GIB, MIB
+from sharer.core.slices.plan import Slice, make_plan
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, rule, time_slicing
 
 UID = "0e1f8a3b-0000-4000-8000-00000000000a"

@@ -9,8 +9,8 @@ from sharer.core.inventory import Inventory
 from sharer.core.limits.limits import make_terms
 from sharer.core.mps.state import MpsWanted
 from sharer.core.mps.wanted import mps_gpus, mps_wanted, serving
-from sharer.core.offer.plan import make_plan
 from sharer.core.policy.model import Auto, ComputePolicy, MemoryPolicy, Mps, Policy
+from sharer.core.slices.plan import make_plan
 from tests.core.builders import gpu, gpu_uuid, node, policy, rule, time_slicing
 
 A, B = gpu_uuid(0), gpu_uuid(1)

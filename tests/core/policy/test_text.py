@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharer.core.policy.means import LEAVABLE, WATCHING, made_by, why_without_effect
+from sharer.core.policy.enforcers import LEAVABLE, WATCHING, made_by, why_without_effect
 from sharer.core.policy.model import (
     Auto,
     Comparison,

@@ -17,11 +17,11 @@ from sharer.core.holders.evidence import ProcessReading, SliceKey, SourceStatus
 from sharer.core.holders.findings import Finding, FindingKind
 from sharer.core.holders.ledger import Entry, Remnant, State
 from sharer.core.known import Known
-from sharer.core.offer.plan import make_plan
 from sharer.core.policy.model import Exclusive, MemoryPolicy, Mig
 from sharer.core.ports import PolicyText
 from sharer.core.quantities import GIB, MIB
 from sharer.core.report.node import GpuStatus, HolderReport, ResourceReport
+from sharer.core.slices.plan import make_plan
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, rule, time_slicing
 from tests.core.nodes import SHARED, UNLIMITED, held, holder, key, known, process, reading, report
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sharer.core.errors import PolicyError, Problem
-from sharer.core.offer.plan import make_plan
 from sharer.core.policy.model import ComputePolicy, MemoryPolicy, Mig, Mps
 from sharer.core.quantities import GIB, MIB
 from sharer.core.report.plan import Offered, accepted_policy, refused_policy, report_changes, report_plan
+from sharer.core.slices.plan import make_plan
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, rule, time_slicing
 
 

@@ -14,9 +14,9 @@ from sharer.core.errors import InputError
 from sharer.core.holders.evidence import CheckpointReading, Evidence, ListReading, SliceKey
 from sharer.core.holders.ledger import Ledger
 from sharer.core.known import Known
-from sharer.core.offer.plan import make_plan
 from sharer.core.policy.model import MemoryPolicy, Mig, Mps, Policy
 from sharer.core.report.preview import LivePlanReport, preview
+from sharer.core.slices.plan import make_plan
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, rule, time_slicing
 from tests.core.nodes import SHARED, UNLIMITED, held, key, known, report
 

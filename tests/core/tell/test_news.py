@@ -14,7 +14,7 @@ from sharer.core.holders.findings import Finding, FindingKind
 from sharer.core.holders.ledger import Entry, Ledger, State
 from sharer.core.holders.observations import PodPhase, PodSeen, PodsSeen
 from sharer.core.limits.excess import Excess
-from sharer.core.policy.means import Promise
+from sharer.core.policy.enforcers import Promise
 from sharer.core.quantities import GIB
 from sharer.core.tell.news import News, Reason, find_news, recovered
 from tests.core.builders import gpu, gpu_uuid, mig, node

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharer.core.offer.plan import Plan, make_plan
 from sharer.core.policy.model import Exclusive, Match
+from sharer.core.slices.plan import Plan, make_plan
 from sharer.core.tell.node_labels import (
     COUNT,
     DRIVER,

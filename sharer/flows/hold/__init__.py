@@ -1,0 +1,4 @@
+"""Containers are held to their promises, and what holds them is read back.
+
+In reading order: `enforce`, `prestart`, `diary`.
+"""

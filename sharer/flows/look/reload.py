@@ -1,0 +1,96 @@
+"""Look at the policies again. A good one replaces the one in force at this node's turn; a wrong one is only shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sharer.core.change.choice import KnownLabels, NodeLabels, UnknownLabels, choose
+from sharer.core.change.rollout import PolicyInForce, is_new, refuse, stage, take_turn, wanted_as_it_is, why_staged
+from sharer.core.errors import NodeError, PolicyError
+from sharer.core.policy.model import Policy
+from sharer.core.ports import PolicyMemory, PolicySource, PolicyText
+from sharer.core.slices.plan import make_plan
+from sharer.flows.state import NodeState
+
+LABELS_WAIT_S = 30.0  # a node without any policy waits so long for its labels, then takes the declared default
+
+ReadPolicy = Callable[[PolicyText], Policy]
+"""Turns text into a policy. Raises PolicyError. The one parser of agent, command line and chart."""
+
+
+def reload(
+    state: NodeState,
+    source: PolicySource,
+    memory: PolicyMemory,
+    read: ReadPolicy,
+    *,
+    node_name: str,
+    labels: NodeLabels,
+    now_s: float,
+) -> str | None:
+    """Take the policy that is wanted now, once it can be accepted and this node's turn has come.
+
+    Returns what came into force, and what a good policy waits for; None: neither. Raises PolicyError for a text seen
+    for the first time that is refused, NodeError if there is no text.
+    """
+    view = state.view
+    standing = _of_last_run(memory, read, now_s) if view.policy.asked_s is None else view.policy
+    try:
+        shelf = source.shelf()
+    except NodeError as error:
+        state.change(policy=replace(standing, unread=str(error)))
+        raise
+    choice = choose(shelf, _labels(labels, standing, now_s), is_first=standing.policy is None)
+    standing = replace(standing, wanted_name=choice.name, unread=None, warnings=choice.warnings)
+    text = choice.text
+    if text is None and choice.name is None:
+        state.change(policy=replace(standing, unread=choice.problem))
+        return _sentence(_news(view.policy, standing), choice.problem)
+    if text is None:
+        state.change(policy=refuse(standing, str(choice.problem)))
+        raise NodeError(choice.problem)
+    if is_new(standing, text):
+        try:
+            policy = read(text)
+            if view.inventory is not None:
+                make_plan(view.inventory, policy)  # a list that the kubelet could not receive refuses the policy
+        except PolicyError as error:
+            state.change(policy=refuse(standing, str(error), text.digest))
+            raise
+        standing = stage(standing, policy, text, node_name, now_s)
+    standing = take_turn(wanted_as_it_is(standing, text), labels, now_s)
+    if standing.digest == text.digest:
+        memory.keep(text)  # also one that is in force for long: the disk may have been full until now
+    state.change(policy=standing)
+    return _sentence(_news(view.policy, standing), why_staged(standing))
+
+
+def _labels(labels: NodeLabels, standing: PolicyInForce, now_s: float) -> NodeLabels:
+    """The labels, or their absence where a node without any policy has waited for them long enough."""
+    asked_s = now_s if standing.asked_s is None else standing.asked_s
+    waited = now_s - asked_s >= LABELS_WAIT_S
+    if isinstance(labels, UnknownLabels) and standing.policy is None and (waited or labels.for_long):
+        return KnownLabels(problem=f"this node's labels count as absent: {labels.reason}")
+    return labels
+
+
+def _of_last_run(memory: PolicyMemory, read: ReadPolicy, now_s: float) -> PolicyInForce:
+    """What stands at the start: the policy that was in force when the agent last ended."""
+    kept = memory.last_good()
+    if kept is not None:
+        try:
+            return PolicyInForce(policy=read(kept), digest=kept.digest, asked_s=now_s)
+        except PolicyError:
+            pass  # written by another version, which accepted what this one does not: as good as none
+    return PolicyInForce(asked_s=now_s)
+
+
+def _sentence(*parts: str | None) -> str | None:
+    return "; ".join(part for part in parts if part is not None) or None
+
+
+def _news(before: PolicyInForce, after: PolicyInForce) -> str | None:
+    if after.policy is None or after.digest is None or after.digest == before.digest:
+        return None
+    return f"policy in force: {after.policy.source}, {after.digest[:12]}"

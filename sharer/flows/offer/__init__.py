@@ -1,0 +1,4 @@
+"""What the kubelet is shown, and what it is answered.
+
+In reading order: `offer`, `allocate`.
+"""
