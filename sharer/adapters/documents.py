@@ -7,6 +7,7 @@ is written and what a file is checked against.
 from __future__ import annotations
 
 import functools
+import io
 import operator
 import types
 from collections.abc import Iterator, Mapping
@@ -59,13 +60,23 @@ def compact_pieces(document: Document) -> Iterator[bytes]:
     yield f'{{"apiVersion":"{API_VERSION}","kind":"{document.kind}"'.encode()
     for name, value in _top(document):
         yield f',"{name}":'.encode()
-        if isinstance(value, tuple):
-            for number, one in enumerate(value):
-                yield (b"," if number else b"[") + msgspec.json.encode(_structured(one))
-            yield b"]" if value else b"[]"
-        else:
-            yield msgspec.json.encode(_structured(value))
+        yield from _compact(value)
     yield b"}"
+
+
+def _compact(value: object) -> Iterator[bytes]:
+    """A field of a document; of a long list, also one below it, no more than one element at a time."""
+    if isinstance(value, tuple):
+        for number, one in enumerate(value):
+            yield (b"," if number else b"[") + msgspec.json.encode(_structured(one))
+        yield b"]" if value else b"[]"
+    elif is_dataclass(value):
+        for number, one in enumerate(fields(value)):
+            yield f'{"," if number else "{"}"{camel_case(one.name)}":'.encode()
+            yield from _compact(getattr(value, one.name))
+        yield b"}"
+    else:
+        yield msgspec.json.encode(value)
 
 
 def yaml_pieces(document: Document) -> Iterator[str]:
@@ -81,8 +92,13 @@ def yaml_pieces(document: Document) -> Iterator[str]:
 
 
 def to_bytes(document: Document) -> bytes:
-    """The document as JSON for programs, without a line end anywhere."""
-    return msgspec.json.encode(_plain(document))
+    """The document as JSON for programs, without a line end anywhere.
+
+    Made from its pieces: as a whole, a report of 2,000 slices would lie in memory three times over, 3 MB of an agent's.
+    """
+    text = io.BytesIO()
+    text.writelines(compact_pieces(document))
+    return text.getvalue()
 
 
 def to_yaml(document: Document) -> str:
