@@ -37,7 +37,7 @@ from sharer.flows.look.refresh import refresh
 from sharer.flows.look.reload import reload
 from sharer.flows.offer.allocate import Answers
 from sharer.flows.offer.offer import offer
-from sharer.flows.state import NodeState
+from sharer.flows.state import NodeState, NodeView
 from sharer.flows.tell.told import Told
 from sharer.outside import Outside, open_outside
 from sharer.published import answer_reports, in_background, start_announcing, start_pages
@@ -81,48 +81,75 @@ def run(
 
 
 def share(settings: Settings, outside: Outside, state: NodeState, stop: threading.Event, cycle_s: float) -> None:
-    """Go round: read what is wanted, look at what exists, offer what follows. A failed step is tried next time."""
-    inbox, said = Inbox(), Sayings(stop)
-
-    def wake_at_the_end() -> None:
-        stop.wait()
-        outside.slow.interrupt()
-        inbox.ring()
-        enforcing.wake("")
-        if announcing is not None:
-            announcing.end()
-        if pages is not None:
-            pages.end()
-
-    def answers_for(resource: str) -> Answers:
-        return Answers(state, resource, ENFORCERS, inbox.put, pre_start)
-
-    means, mps, displaced = AvailabilityCheck(outside.enforcers), MpsWatch(outside.open_mps), Displaced()
-    pre_start = PreStart(state, outside.enforcers, outside.containers, outside.new_checkpoint())
-    enforcing = Enforcing(state, outside.enforcers, outside.containers, outside.new_checkpoint())
-    enforcer: threading.Thread | None = None
-    announcing: Announcing | None = None
-    pages: PageServer | None = None
-    told = Told(has_api=outside.api is not None)
-    links = LinkReader(outside.topology, inbox.ring)
-    in_background("stop", wake_at_the_end)
+    """Go round until told to stop, each time as soon as there is news, or something is due."""
+    inbox = Inbox()
+    beside = Beside(settings, outside, state, inbox, stop)
+    rounds = Rounds(settings, outside, state, inbox, beside, stop, cycle_s)
+    in_background("stop", partial(wake_at_the_end, outside, inbox, beside, stop))
     in_background("xids", partial(watch_xids, outside.health, inbox, stop, lambda: state.view.driver_problem))
     follow(outside.sources, inbox)
     news: list[News] = []
-    refreshed_s = looked_s = -REFRESH_S
-    started_s, registering = time.monotonic(), True
     while not stop.is_set():
-        now_s = state.went_round_s = time.monotonic()
-        is_due = now_s - looked_s >= cycle_s  # the inbox wakes us more often
-        is_steered = is_due or Hint.STEERING in news
+        rounds.go(news)
+        beside.look_at(state.view)
+        wait_s = rounds.next_s() - time.monotonic()
+        news = inbox.wait(wait_s if beside.is_running else max(wait_s, REGISTERING_S))
+    beside.join()
+
+
+def wake_at_the_end(outside: Outside, inbox: Inbox, beside: Beside, stop: threading.Event) -> None:
+    """Once it is time to stop, have everybody who waits for something else notice."""
+    stop.wait()
+    outside.slow.interrupt()
+    inbox.ring()
+    beside.wake()
+
+
+class Rounds:
+    """The steps of a round, in their order. One that fails says why, and is tried in the next round."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        outside: Outside,
+        state: NodeState,
+        inbox: Inbox,
+        beside: Beside,
+        stop: threading.Event,
+        cycle_s: float,
+    ) -> None:
+        self._pause_label, self._cycle_s = settings.pause_label, cycle_s
+        self._outside, self._state, self._inbox, self._beside = outside, state, inbox, beside
+        self._said = Sayings(stop)
+        self._availability = AvailabilityCheck(outside.enforcers)
+        self._mps = MpsWatch(outside.open_mps)
+        self._displaced = Displaced()
+        self._links = LinkReader(outside.topology, inbox.ring)
+        self._pre_start = PreStart(state, outside.enforcers, outside.containers, outside.new_checkpoint())
+        self._looked_s = self._refreshed_s = -REFRESH_S  # when the last look at what exists, and the last full one, was
+
+    def go(self, news: list[News]) -> None:
+        """One round, with what has arrived since the one before."""
+        now_s = self._state.went_round_s = time.monotonic()
+        self._look(now_s, is_steered=Hint.STEERING in news)
+        self._take_over([one for one in news if isinstance(one, XidEvent)], now_s)
+        self._offer(news, now_s)
+
+    def next_s(self) -> float:
+        """When the next round is due without any news."""
+        return min(self._looked_s + self._cycle_s, next_look_s(self._state.view))
+
+    def _look(self, now_s: float, *, is_steered: bool) -> None:
+        """What is wanted and what exists: once a cycle, or as soon as the API server tells of another wish."""
+        said, state, outside = self._said, self._state, self._outside
+        is_due = now_s - self._looked_s >= self._cycle_s
+        is_steered |= is_due
         if is_steered:
-            said.attempt("pause", pause, state, outside.pausable, outside.all_labels(), settings.pause_label)
+            said.attempt("pause", pause, state, outside.pausable, outside.all_labels(), self._pause_label)
         looks_at_driver = is_due and not state.view.let_go
-        if looks_at_driver and (
-            now_s - refreshed_s >= REFRESH_S or state.view.driver_problem is not None or disagrees(state)
-        ):
+        if looks_at_driver and self._needs_a_full_look(now_s):
             said.attempt("driver", refresh, state, outside.driver, outside.facts)
-            refreshed_s = now_s
+            self._refreshed_s = now_s
         if is_steered:  # after the driver: whether the kubelet can receive a policy's lists depends on the GPUs
             said.attempt(
                 "policy", reload, state, outside.policy_source, outside.policy_memory, read_policy,
@@ -131,42 +158,87 @@ def share(settings: Settings, outside: Outside, state: NodeState, stop: threadin
         if looks_at_driver:
             said.attempt("health", look, state, outside.health, now_s)
         if is_due:
-            looked_s = now_s
+            self._looked_s = now_s
+
+    def _needs_a_full_look(self, now_s: float) -> bool:
+        is_old = now_s - self._refreshed_s >= REFRESH_S
+        return is_old or self._state.view.driver_problem is not None or disagrees(self._state)
+
+    def _take_over(self, xids: list[XidEvent], now_s: float) -> None:
+        """What other threads, processes and people have found or said meanwhile."""
+        said, state, outside = self._said, self._state, self._outside
         if state.view.paused is None:
-            said.attempt("mps", mps, state, now_s)
-        said.attempt("means", means, state, now_s)
-        enforcing.notice(state.view)
-        state.change(enforcement=enforcing.found.enforcement, excesses=enforcing.found.excesses)
-        said.attempt("told", told.take_over, state)
-        said.attempt("xids", take_xids, state, [one for one in news if isinstance(one, XidEvent)], now_s)
+            said.attempt("mps", self._mps, state, now_s)
+        said.attempt("availability", self._availability, state, now_s)
+        self._beside.enforcing.exchange(state)
+        said.attempt("told", self._beside.told.take_over, state)
+        said.attempt("xids", take_xids, state, xids, now_s)
         said.attempt("recover", recover, state, outside.annotations(), now_s, time.time())
-        said.attempt("links", read_links, state, links)
+        said.attempt("links", read_links, state, self._links)
+
+    def _offer(self, news: list[News], now_s: float) -> None:
+        """Who holds what, and what the kubelet is shown therefore."""
+        said, state, outside = self._said, self._state, self._outside
         said.attempt("observe", observe, state, outside.sources, now_s, news)
         # At its own time: how long a list has been shown is counted from here, and those who were asked may have hung.
-        said.attempt("offer", offer, state, outside.kubelet, outside.specs, answers_for, time.monotonic())
-        said.attempt("displaced", displaced, state, outside.kubelet)
+        said.attempt("offer", offer, state, outside.kubelet, outside.specs, self._answers_for, time.monotonic())
+        said.attempt("displaced", self._displaced, state, outside.kubelet)
         said.attempt("findings", look_for_findings, state, now_s)
-        follow_holders(state, outside.sources, inbox)
-        if announcing is not None:
-            announcing.look_at(state.view)
-        if registering and not is_registering(outside, state, now_s - started_s):
-            registering = False
-            enforcer = in_background("enforce", partial(enforcing.run, stop))
-            if settings.http is not None:
-                pages = start_pages(settings.http, settings, outside, state, stop)
-            if outside.api is not None:
-                outside.api.start(inbox.put, partial(inbox.put, Hint.STEERING))
-                announcing = start_announcing(settings, outside, outside.api, told, stop)
-        wait_s = min(looked_s + cycle_s, next_look_s(state.view)) - time.monotonic()
-        news = inbox.wait(max(wait_s, REGISTERING_S) if registering else wait_s)
-    if enforcer is not None:
-        enforcer.join(ENFORCER_END_S)
+        follow_holders(state, outside.sources, self._inbox)
+
+    def _answers_for(self, resource: str) -> Answers:
+        return Answers(self._state, resource, ENFORCERS, self._inbox.put, self._pre_start)
 
 
-def is_registering(outside: Outside, state: NodeState, running_s: float) -> bool:
-    """Whether the rest should still wait for the kubelet: not if nothing can be registered without the API's word."""
-    registered = outside.kubelet.registered()
-    return state.view.policy.policy is not None and not all(registered.values()) and running_s < API_AFTER_S
+class Beside:
+    """What runs beside the rounds on threads of its own: limits, pages, the API server. The kubelet comes first."""
+
+    def __init__(
+        self, settings: Settings, outside: Outside, state: NodeState, inbox: Inbox, stop: threading.Event
+    ) -> None:
+        self._settings, self._outside, self._state, self._inbox, self._stop = settings, outside, state, inbox, stop
+        self._created_s = time.monotonic()
+        self.enforcing = Enforcing(state, outside.enforcers, outside.containers, outside.new_checkpoint())
+        self.told = Told(has_api=outside.api is not None)
+        self.is_running = False
+        self._enforcer: threading.Thread | None = None
+        self._announcing: Announcing | None = None
+        self._pages: PageServer | None = None
+
+    def look_at(self, view: NodeView) -> None:
+        """Begin if it is time, and tell the API server what is new in a view."""
+        if self._announcing is not None:
+            self._announcing.look_at(view)
+        if not self.is_running and not self._is_registering(view):
+            self._begin()
+
+    def wake(self) -> None:
+        """Have every thread look whether it is time to stop."""
+        self.enforcing.wake("")
+        if self._announcing is not None:
+            self._announcing.end()
+        if self._pages is not None:
+            self._pages.end()
+
+    def join(self) -> None:
+        """Wait until nobody uses the driver any more, but not for ever."""
+        if self._enforcer is not None:
+            self._enforcer.join(ENFORCER_END_S)
+
+    def _is_registering(self, view: NodeView) -> bool:
+        """Whether to wait for the kubelet still: not if nothing can be registered without the API's word."""
+        registered = self._outside.kubelet.registered()
+        is_young = time.monotonic() - self._created_s < API_AFTER_S
+        return view.policy.policy is not None and not all(registered.values()) and is_young
+
+    def _begin(self) -> None:
+        self.is_running = True
+        self._enforcer = in_background("enforce", partial(self.enforcing.run, self._stop))
+        if self._settings.http is not None:
+            self._pages = start_pages(self._settings.http, self._settings, self._outside, self._state, self._stop)
+        if self._outside.api is not None:
+            self._outside.api.start(self._inbox.put, partial(self._inbox.put, Hint.STEERING))
+            self._announcing = start_announcing(self._settings, self._outside, self._outside.api, self.told, self._stop)
 
 
 def read_policy(wanted: PolicyText) -> Policy:

@@ -28,7 +28,7 @@ from sharer.core.ports import CheckpointSource
 from sharer.core.values import dataclass
 from sharer.flows.hold.diary import Diary
 from sharer.flows.look.availability import terms_of
-from sharer.flows.state import NodeState, NodeView
+from sharer.flows.state import NodeState
 
 FRESH_S = 30.0  # a reading of the process lists that is older says nothing any more
 
@@ -64,7 +64,7 @@ class Enforcing:
         self._excesses: dict[ExcessKey, Excess] = {}
         self._measured_s: float | None = None  # of the reading that was measured last
         self._sight: _Sight | None = None
-        self._found: dict[str, tuple[tuple[object, ...], list[Tenant]]] = {}  # by UID: what from, and the tenants
+        self._tenants: dict[str, tuple[tuple[object, ...], list[Tenant]]] = {}  # by UID: what from, and the tenants
         self._noticed: tuple[object, ...] = (None, None, None)  # policy, means and GPUs, for `notice`
         self.found = Enforced()
 
@@ -72,12 +72,17 @@ class Enforcing:
         """Have a pod looked at soon: its cgroups have changed."""
         self._diary.stir(uid, self._now_s())
 
-    def notice(self, view: NodeView) -> None:
-        """Have all pods looked at soon if they are to be held to or by something else, or GPUs have changed."""
-        terms = (view.policy.policy, view.enforcers, view.inventory)
+    def exchange(self, state: NodeState) -> None:
+        """For whoever writes the state: put what was found into it, and have all pods looked at if it asks for else.
+
+        That is, if they are to be held to or by something else, or GPUs have changed.
+        """
+        terms = (state.view.policy.policy, state.view.enforcers, state.view.inventory)
         if any(old is not new for old, new in zip(self._noticed, terms, strict=True)):
             self._noticed = terms
             self._diary.stir_all()
+        found = self.found
+        state.change(enforcement=found.enforcement, excesses=found.excesses)
 
     def run(self, stop: threading.Event) -> None:
         """Look, until told to stop. `wake("")` afterwards ends the wait for the next look."""
@@ -118,7 +123,7 @@ class Enforcing:
             for tenant in self._tenants_of(uid, own, cgroups[uid], sight)
         ]
         if uids is None:
-            self._found = {uid: self._found[uid] for uid in self._found.keys() & entries.keys()}
+            self._tenants = {uid: self._tenants[uid] for uid in self._tenants.keys() & entries.keys()}
         verdicts, repaired = self._hold(tenants, sight.usage)
         before = self.found.enforcement
         enforcement = after_look(before, tenants, verdicts, repaired, self._escapes, now_s, pods=uids)
@@ -138,9 +143,9 @@ class Enforcing:
     ) -> list[Tenant]:
         """As `find_tenants`; worked out again only for a pod of which something is new."""
         basis = (entries, cgroup, sight.pods.get(uid), sight.terms)
-        known = self._found.get(uid)
+        known = self._tenants.get(uid)
         if known is None or known[0] != basis:
-            known = self._found[uid] = (basis, find_tenants(uid, *basis))
+            known = self._tenants[uid] = (basis, find_tenants(uid, *basis))
         return known[1]
 
     def _look_around(self, now_s: float) -> _Sight:
