@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sharer.simulation.hardware import Fault, SimulatedGpu
+from sharer.simulation.hardware import SimulatedGpu
+from sharer.simulation.steering import Fault
 from tests.e2e.node import Node
 from tests.faults import steps
 from tests.faults.policies import GPUS, in_mig_mode
@@ -111,8 +112,8 @@ class DriverSide:
             self._trouble_s = time.monotonic()
             self._node.gpus.put(gpu)
             self._write_spec()
-        if number in self._broken:
-            if is_watched and self._hang is None:
+        if number in self._broken and self._hang is None:  # nobody resets a GPU while its driver hangs
+            if is_watched:
                 self._await_look()  # a reset takes longer than the agent takes to see that it is wanted
             self._broken.remove(number)
             self._node.gpus.put(gpu)

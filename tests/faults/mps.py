@@ -54,6 +54,7 @@ class MpsSide:
         self.down_since_s: float | None = None
         self.unnoticed_s: float | None = None  # since when it has failed, for so long that everybody must notice
         self.kept_pid: int | None = None  # of a daemon that nothing has happened to
+        self.is_wanted = True  # by the policy. Else it ends with the last pod that holds a slice of it
 
     @property
     def pid(self) -> int | None:
@@ -131,7 +132,7 @@ class MpsSide:
             self.down_since_s, self.up_since_s = self.down_since_s or now_s, None
             return
         self.down_since_s, self.up_since_s = None, self.up_since_s or now_s
-        if self.kept_pid is None and self.serves_for_s() > FIRM_S:
+        if self.kept_pid is None and self.is_wanted and self.serves_for_s() > FIRM_S:
             self.kept_pid = pid
 
     def disturb(self, *, may_end: bool = False) -> None:
@@ -139,6 +140,12 @@ class MpsSide:
         self.up_since_s = None
         if may_end:
             self.kept_pid = None
+
+    def wait_begun(self) -> None:
+        """Until a supervisor that was started has its lock. Before that it is not yet one that works."""
+        supervisor, lock = self.supervisor, self._dir / "supervisor.lock"
+        if supervisor is not None:
+            _await(lambda: not supervisor.running or _holds(lock, supervisor.pid), "sharer mps does not begin")
 
     def refuse_writes(self, *, refused: bool) -> None:
         """Its folder is read-only from now on, or can be written again."""
@@ -212,8 +219,7 @@ class MpsSide:
     def _stop_supervisor(self) -> None:
         supervisor = self.supervisor
         if supervisor is not None:
-            lock = self._dir / "supervisor.lock"
-            _await(lambda: not supervisor.running or _holds(lock, supervisor.pid), "sharer mps does not begin")
+            self.wait_begun()
             os.kill(supervisor.pid, signal.SIGTERM)
             assert supervisor.wait_end(END_S) == 0, supervisor.log
             self.kept_pid = None

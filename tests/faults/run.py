@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 
-from sharer.cli.report import read_report
+from sharer.cli.report.command import read_report
 from sharer.core.errors import NodeError
 from sharer.core.report.node import NodeReport
 from sharer.simulation.kubelet import KubeletPanic

@@ -22,9 +22,10 @@ from tests.faults.steps import ApiTrouble, CheckpointHarm, ListTrouble, Place, S
 BURSTS = 12
 _MANY_PODS = 10
 LASTING = (ApiTrouble.AWAY, ApiTrouble.UNKNOWN, ApiTrouble.FORBIDDEN)  # until it is back
+LIMITS_CALL = "nvmlDeviceGetMemoryLimits_v1"
 DRIVER_FUNCTIONS = (
     "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetName", "nvmlDeviceGetMigMode", "nvmlDeviceGetFieldValues",
-    "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMemoryLimits_v1", "nvmlDeviceGetUUID",
+    "nvmlDeviceGetComputeRunningProcesses_v3", LIMITS_CALL, "nvmlDeviceGetUUID",
 )  # fmt: skip
 DRIVER_ERRORS = (2, 3, 4, 10, 17, 999)  # those that say nothing about the GPU itself
 
@@ -321,7 +322,8 @@ class _Model:
 
     def _fail_driver(self) -> Iterator[Step]:
         function, code = self.rng.choice(DRIVER_FUNCTIONS), self.rng.choice(DRIVER_ERRORS)
-        yield steps.FailDriver(function, code, self.rng.randrange(len(GPUS)), self.rng.choice((1, 2, 5)))
+        times = self.rng.choice((1, 2) if function == LIMITS_CALL else (1, 2, 5))  # it is asked ever more rarely
+        yield steps.FailDriver(function, code, self.rng.randrange(len(GPUS)), times)
 
     def _hang_driver(self) -> Iterator[Step]:
         self.hangs = True

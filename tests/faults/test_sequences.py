@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from sharer.cli.report import read_report
+from sharer.cli.report.command import read_report
 from sharer.core.errors import NodeError
 from sharer.core.mps.compute_modes import EXCLUSIVE_PROCESS
 from sharer.core.quantities import MIB

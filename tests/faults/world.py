@@ -180,12 +180,14 @@ class World:
             case steps.JumpClock():
                 assert self.clock is not None
                 self.clock.jump_to(step.ahead_s)
-                self._disturb_mps()
+                if self.mps is not None:
+                    self.mps.disturb()
             case steps.LiftLimits():
                 self._lift_limits(self._full(step.name))
             case steps.EditPolicy():
-                if step.cut.mps != self.wanted.mps:
-                    self._disturb_mps(may_end=True)
+                if self.mps is not None and step.cut.mps != self.wanted.mps:
+                    self.mps.disturb(may_end=True)
+                    self.mps.is_wanted = step.cut.mps > 0
                 if (step.cut.resource, step.cut.mps > 0) != (self.wanted.resource, self.wanted.mps > 0):
                     self._has_to_register()
                 self.wanted, self.spoiled = step.cut, None
@@ -287,7 +289,11 @@ class World:
             resource.prlimit(self.agent.pid, resource.RLIMIT_FSIZE, (bound, most))
 
     def _refuse_writes(self, place: Place, *, refused: bool) -> None:
+        if place is Place.STATE and self.mps is not None:
+            self.mps.wait_begun()
         self.places.refuse(place, refused=refused)
+        if place is Place.PLUGINS and refused and time.monotonic() - self.kubelet_started_s < AGENT_S:
+            self._has_to_register()  # or has just done so; nobody can tell
         if place is Place.PLUGINS and not refused:
             self._check_denial()
             self.cannot_register, self._denied_s = False, None
@@ -305,10 +311,6 @@ class World:
         """Whoever could not register after a kubelet's restart has said so."""
         if self._denied_s is not None and self.agent is not None and time.monotonic() - self._denied_s > AGENT_S:
             assert self.agent.said("cannot make the socket"), self.agent.log
-
-    def _disturb_mps(self, *, may_end: bool = False) -> None:
-        if self.mps is not None:
-            self.mps.disturb(may_end=may_end)
 
     def _start_kubelet(self) -> None:
         if not self.node.kubelet.running:
