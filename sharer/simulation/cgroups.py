@@ -37,6 +37,7 @@ class PodCgroups:
         self._written: dict[str, frozenset[str]] = {}  # by pod UID: its containers
         self._processes: dict[tuple[str, str], int] = {}  # by pod UID and container
         self._ended: Counter[tuple[str, str]] = Counter()  # how often a container has started again
+        self._over: set[str] = set()  # UIDs of pods that have ended before the kubelet says so
         self._writing = threading.Lock()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="simulated-cgroups", daemon=True)
@@ -55,6 +56,12 @@ class PodCgroups:
         self._ending.set()
         if self._thread.ident is not None:
             self._thread.join()
+
+    def end_pod(self, uid: str) -> None:
+        """End a pod's processes and take its cgroups away now, ahead of the kubelet, as on a real node."""
+        with self._writing:
+            self._over.add(uid)
+            self._write(self._alive())
 
     def path(self, uid: str, container: str = SANDBOX) -> str:
         """The cgroup of a container, as /proc/PID/cgroup names it; without one, of the pod's sandbox.
@@ -86,7 +93,7 @@ class PodCgroups:
         return {
             uid: frozenset(one.name for one in containers if one.state is ContainerState.RUNNING)
             for uid, containers in found
-            if any(one.state is not ContainerState.TERMINATED for one in containers)
+            if uid not in self._over and any(one.state is not ContainerState.TERMINATED for one in containers)
         }
 
     def _write(self, alive: Mapping[str, frozenset[str]]) -> None:

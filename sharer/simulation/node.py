@@ -88,6 +88,11 @@ class SimulatedNode:
         new.write_bytes(policy)
         new.replace(self.root / "policy.yaml")
 
+    def end_pod(self, name: str, namespace: str) -> None:
+        """A pod is deleted, and has left nothing behind when the kubelet forgets it."""
+        self._cgroups.end_pod(self.kubelet.pod(name, namespace).uid)
+        self.kubelet.delete_pod(name, namespace=namespace)
+
     def cgroup(self, uid: str, container: str | None = None) -> Path:
         """The cgroup of a pod, or of one of its containers."""
         leaf = self._cgroup_root / self._cgroups.path(uid, container or SANDBOX).lstrip("/")

@@ -24,10 +24,10 @@ from sharer.core.report.plan import slices_by_device
 from sharer.core.slices.plan import Plan, ResourcePlan
 from sharer.simulation.describe import describe_node, needs_mps, simulated_plan
 from sharer.simulation.hardware import SimulatedGpu
-from sharer.simulation.kubelet import FakeKubelet, Phase, PodStatus
+from sharer.simulation.kubelet import Phase, PodStatus
 from sharer.simulation.kubelet.pods import Pod, make_containers
 from sharer.simulation.manifests import PlannedPod
-from sharer.simulation.node import open_node
+from sharer.simulation.node import SimulatedNode, open_node
 
 
 class PodState(StrEnum):
@@ -112,7 +112,7 @@ def plan_pods(
 
     with open_node(gpus, policy, hear, mps=needs_mps(plan)) as node:
         node.wait_advertised(plan)
-        course = _Course(node.kubelet, plan, [gpu.uuid for gpu in gpus])
+        course = _Course(node, plan, [gpu.uuid for gpu in gpus])
         course.run(pods)
     return PodPlanReport(
         policy=source,
@@ -126,10 +126,10 @@ def plan_pods(
 class _Course:
     """The course of events on one node."""
 
-    def __init__(self, kubelet: FakeKubelet, plan: Plan, gpu_uuids: Sequence[str]) -> None:
+    def __init__(self, node: SimulatedNode, plan: Plan, gpu_uuids: Sequence[str]) -> None:
         self.now_s = 0.0
         self.outcomes: dict[str, PodOutcome] = {}
-        self._kubelet = kubelet
+        self._node, self._kubelet = node, node.kubelet
         self._resources: Mapping[str, ResourcePlan] = {resource.name: resource for resource in plan.resources}
         self._gpus = {str(one.id): gpu_uuids.index(one.gpu_uuid) for one in plan.slices()}
         self._events: list[tuple[float, int, Callable[[], None]]] = []  # a heap: by time, then as they were planned
@@ -209,7 +209,7 @@ class _Course:
             self._at(self.now_s + pod.run_for_s, partial(self._end, pod))
 
     def _end(self, pod: PlannedPod) -> None:
-        self._kubelet.delete_pod(pod.name, namespace=pod.namespace)
+        self._node.end_pod(pod.name, pod.namespace)
         del self._running[pod.title]
         self._change(pod, state=PodState.FINISHED, ended_at_s=self.now_s)
         self._count(pod, -1)
