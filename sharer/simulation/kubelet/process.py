@@ -24,7 +24,7 @@ from sharer.simulation.kubelet.records import (
     Phase,
 )
 from sharer.simulation.kubelet.registration import Registration
-from sharer.simulation.kubelet.sockets import next_inode, serve_at, wipe_sockets
+from sharer.simulation.kubelet.sockets import next_inode, second_name, serve_over, serve_through, wipe_sockets
 from sharer.simulation.kubelet.world import World
 
 _GRPC_THREADS = 16
@@ -78,24 +78,20 @@ class KubeletProcess:
         )
         server = self._server("podresources")
         podresources_pb2_grpc.add_PodResourcesListerServicer_to_server(service, server)
-        serve_at(
-            server,
-            world.pod_resources / "kubelet.sock",
-            world.pod_resources / f".{number}.sock",
-            replace=True,
-        )
+        serve_over(server, world.pod_resources / "kubelet.sock", world.pod_resources / f".{number}.sock")
         self._dead.wait(self._settings.podresources_lead_s)
         with self._lock:
             self.manager.load()
             if not any(not entry.name.startswith(".") for entry in world.device_plugins.iterdir()):
                 world.node_status.update(dict.fromkeys(world.node_status, Capacity(0, 0)))  # "node was recreated"
-        wipe_sockets(world.device_plugins)
-        self._dead.wait(wipe_to_bind_s)
-        server = self._server("registration")
-        deviceplugin_pb2_grpc.add_RegistrationServicer_to_server(self.registration, server)
-        scratch = world.device_plugins.parent / f".k{number}.sock"  # not in the folder: plugins watch it
-        with next_inode(scratch.parent, inode):
-            serve_at(server, world.device_plugins / "kubelet.sock", scratch, replace=False)
+        folder = world.device_plugins.parent  # not that folder itself: plugins watch it
+        with second_name(world.device_plugins, folder / f".k{number}") as through:
+            wipe_sockets(world.device_plugins)
+            self._dead.wait(wipe_to_bind_s)
+            server = self._server("registration")
+            deviceplugin_pb2_grpc.add_RegistrationServicer_to_server(self.registration, server)
+            with next_inode(folder, inode):
+                serve_through(server, through / "kubelet.sock")
 
     def run(self) -> None:
         """Start the sync loop: pods are looked at from here on."""

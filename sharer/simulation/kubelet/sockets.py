@@ -24,28 +24,42 @@ _FIRST_RETRY_S = 1.0  # grpc-go's connection backoff: 1 s, then 1.6 times longer
 _RETRY_FACTOR = 1.6
 
 
-def serve_at(server: grpc.Server, path: Path, scratch: Path, *, replace: bool) -> None:
-    """Start `server` and show its socket at `path`; its file stays as it is when the server stops, as after a SIGKILL.
+@contextlib.contextmanager
+def second_name(folder: Path, link: Path) -> Iterator[Path]:
+    """Within, a folder has this name as well."""
+    link.unlink(missing_ok=True)
+    link.symlink_to(folder)
+    try:
+        yield link
+    finally:
+        link.unlink()
 
-    gRPC for Python unlinks the path it was bound to. So that path leads through `scratch`, a link to the folder that is
-    gone as soon as the server is bound; or, with `replace`, `scratch` is bound to (same file system) and renamed over
-    `path`, as the kubelet does for podresources. A second name of the file would not do: to unlink that changes the
-    file's ctime, which a plugin may take for a new kubelet.
+
+def serve_through(server: grpc.Server, path: Path) -> None:
+    """Start `server` at a path through a `second_name`: its file stays behind when it stops, as after a SIGKILL.
+
+    gRPC for Python unlinks the path that it was bound to, which leads nowhere by then. A second name of the file itself
+    would not do: to unlink that changes the file's ctime, which a plugin may take for a new kubelet.
     """
-    scratch.unlink(missing_ok=True)
-    if len(os.fsencode(max(str(scratch / path.name), str(path), key=len))) > MAX_PATH_BYTES:
-        raise OSError(f"{path}: a unix socket's path has at most {MAX_PATH_BYTES} bytes; use a shorter folder")
-    if replace:
-        server.add_insecure_port(f"unix:{scratch}")
-        server.start()
-        scratch.rename(path)
-        return
+    _check(path)
     if os.path.lexists(path):
         raise FileExistsError(f"{path} is there already; gRPC would take it away")
-    scratch.symlink_to(path.parent)
-    server.add_insecure_port(f"unix:{scratch / path.name}")
+    server.add_insecure_port(f"unix:{path}")
     server.start()
-    scratch.unlink()
+
+
+def serve_over(server: grpc.Server, path: Path, scratch: Path) -> None:
+    """Start `server` at `scratch`, on the same file system, and rename it over `path`, as the kubelet does it."""
+    _check(scratch)
+    scratch.unlink(missing_ok=True)
+    server.add_insecure_port(f"unix:{scratch}")
+    server.start()
+    scratch.rename(path)
+
+
+def _check(path: Path) -> None:
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise OSError(f"{path}: a unix socket's path has at most {MAX_PATH_BYTES} bytes; use a shorter folder")
 
 
 def wipe_sockets(folder: Path) -> None:
