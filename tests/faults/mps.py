@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -19,11 +18,11 @@ from tests.e2e.node import Node
 from tests.e2e.process import Agent
 from tests.faults import mps_steps as steps
 from tests.faults.mps_steps import MpsStep
+from tests.faults.places import END_S, wait_for
 from tests.faults.policies import MPS, C
 
 FORGIVEN_S = 8.0  # without a supervisor: what it said last is believed for 15 s, and the next one needs some to begin
 FIRM_S = 1.0  # a daemon that was up for so long is the one that is kept
-END_S = 30.0
 DEFAULT_MODE = 0
 
 
@@ -143,9 +142,8 @@ class MpsSide:
 
     def wait_begun(self) -> None:
         """Until a supervisor that was started has its lock. Before that it is not yet one that works."""
-        supervisor, lock = self.supervisor, self._dir / "supervisor.lock"
-        if supervisor is not None:
-            _await(lambda: not supervisor.running or _holds(lock, supervisor.pid), "sharer mps does not begin")
+        if self.supervisor is not None:
+            wait_locked(self._dir / "supervisor.lock", self.supervisor)
 
     def refuse_writes(self, *, refused: bool) -> None:
         """Its folder is read-only from now on, or can be written again."""
@@ -190,7 +188,7 @@ class MpsSide:
             return
         self._behave(crashes=len(self._fake.starts()) + crashes)
         os.kill(pid, signal.SIGKILL)
-        _await(lambda: not is_alive(pid), "the daemon does not end")
+        wait_for(lambda: not is_alive(pid), "the daemon does not end")
         if crashes and self.supervisor is not None and self.up_since_s is not None:
             self.unnoticed_s = time.monotonic()  # one crash more and it is down for longer than anybody needs to look
         self.kept_pid = self.up_since_s = None
@@ -229,13 +227,10 @@ class MpsSide:
         self.supervisor, self.unnoticed_s, self._waits_to_start = None, None, False
 
 
-def _holds(lock: Path, pid: int) -> bool:
-    """Whether a supervisor has its lock. Before that a signal is not its own to handle."""
-    return lock.exists() and lock.read_text().endswith(f" {pid}\n")
+def wait_locked(lock: Path, process: Agent) -> None:
+    """Until a process has its lock, or has ended. Before that it does not even handle a signal by itself."""
 
+    def has_it() -> bool:
+        return lock.exists() and lock.read_text().endswith(f" {process.pid}\n")
 
-def _await(holds: Callable[[], bool], what: str) -> None:
-    until_s = time.monotonic() + END_S
-    while not holds():
-        assert time.monotonic() < until_s, what
-        threading.Event().wait(0.01)
+    wait_for(lambda: not process.running or has_it(), f"process {process.pid} does not begin")

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from sharer.adapters.local_socket import ask
+from sharer.core.errors import NodeError
 from tests.e2e.node import Node
+from tests.e2e.process import Agent
 from tests.fakes.fast_clock import JumpingClock
 from tests.fakes.read_only import ReadOnlyFolders
 from tests.faults.steps import Place
+
+RETRY_AT_LEAST_S = 10.0  # a whole look at the node, in which what could not be written is tried again
+RETRY_MOST_S = 38.0  # a registration that failed is tried after 1 s, then after twice as long, up to 30 s
+END_S = 30.0  # for a process to begin, or to end
 
 
 class Places:
@@ -57,5 +65,21 @@ class Places:
         self.settles_s = max(self.settles_s, time.monotonic() + RETRY_AT_LEAST_S)
 
 
-RETRY_AT_LEAST_S = 10.0  # a whole look at the node, in which what could not be written is tried again
-RETRY_MOST_S = 38.0  # a registration that failed is tried after 1 s, then after twice as long, up to 30 s
+def wait_answering(run_dir: Path, agent: Agent) -> None:
+    """Until an agent has all that it makes in its run dir, or has ended."""
+
+    def answers() -> bool:
+        try:
+            return bool(ask(run_dir))
+        except NodeError:
+            return False
+
+    wait_for(lambda: not agent.running or answers(), "the agent does not begin")
+
+
+def wait_for(holds: Callable[[], bool], what: str) -> None:
+    """Until it is so. Raises AssertionError if it does not come."""
+    until_s = time.monotonic() + END_S
+    while not holds():
+        assert time.monotonic() < until_s, what
+        threading.Event().wait(0.01)

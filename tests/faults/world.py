@@ -26,7 +26,7 @@ from tests.faults.mirror import Mirror
 from tests.faults.mps import MpsSide
 from tests.faults.mps_steps import JoinDaemon, MpsStep
 from tests.faults.node_api import NodeApi
-from tests.faults.places import Places
+from tests.faults.places import Places, wait_answering
 from tests.faults.policies import FIRST, GPUS, C, Cut
 from tests.faults.steps import ApiTrouble, DriverStep, ListTrouble, NodeStep, Place, Step
 
@@ -291,6 +291,8 @@ class World:
     def _refuse_writes(self, place: Place, *, refused: bool) -> None:
         if place is Place.STATE and self.mps is not None:
             self.mps.wait_begun()
+        if place is Place.RUN and self.agent is not None:
+            wait_answering(self.node.run_dir, self.agent)
         self.places.refuse(place, refused=refused)
         if place is Place.PLUGINS and refused and time.monotonic() - self.kubelet_started_s < AGENT_S:
             self._has_to_register()  # or has just done so; nobody can tell
