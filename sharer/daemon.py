@@ -19,7 +19,8 @@ from sharer.adapters.nvml import LibrarySource
 from sharer.adapters.yaml_text import read_policy_text
 from sharer.core.errors import FinalError, SharerError
 from sharer.core.policy.model import Policy
-from sharer.core.ports import PolicyText, XidEvent
+from sharer.core.ports.driver import XidEvent
+from sharer.core.ports.policy import PolicyText
 from sharer.enforcers import ENFORCERS
 from sharer.flows.hold.enforce import Enforcing
 from sharer.flows.hold.prestart import PreStart

@@ -25,19 +25,11 @@ from sharer.core.change.choice import NodeLabels, labels_of
 from sharer.core.enforcer import ContainerCgroups, Enforcer, Reach
 from sharer.core.errors import NodeError
 from sharer.core.mps.state import MpsPlaces, MpsState, MpsStates
-from sharer.core.ports import (
-    CheckpointSource,
-    FactsReader,
-    GpuDriver,
-    HealthSource,
-    Interruptible,
-    KubeletLink,
-    Pausable,
-    PolicyMemory,
-    PolicySource,
-    SliceSpecs,
-    TopologySource,
-)
+from sharer.core.ports.driver import GpuDriver, HealthSource, Interruptible, Pausable, TopologySource
+from sharer.core.ports.holders import CheckpointSource
+from sharer.core.ports.injection import FactsReader, SliceSpecs
+from sharer.core.ports.kubelet import KubeletLink
+from sharer.core.ports.policy import PolicyMemory, PolicySource
 from sharer.core.values import dataclass
 from sharer.enforcers import ENFORCERS, make_enforcers
 from sharer.flows.holders.observe import Sources

@@ -18,8 +18,8 @@ from sharer.core.errors import NodeError
 from sharer.core.known import About
 from sharer.core.tell.figures import Moment, Tallies, figures
 from sharer.core.tell.metrics import Durations, Figure, Histogram
+from sharer.core.tell.ready import why_not_alive, why_not_ready
 from sharer.flows.state import NodeState
-from sharer.flows.tell.ready import why_not_alive, why_not_ready
 from sharer.flows.tell.report import known_of
 from sharer.outside import Outside
 
@@ -58,8 +58,9 @@ class Pages:
 
     def readyz(self) -> Page:
         """Registered, with a policy, and up to date: for a readiness probe, and for people."""
-        registered = self._outside.kubelet.registered()
-        return _verdict(why_not_ready(self._state.view, registered, time.monotonic()), "ready")
+        view = self._state.view
+        registered = None if view.basis is None else self._outside.kubelet.registered()
+        return _verdict(why_not_ready(known_of(view), registered, time.monotonic()), "ready")
 
     def _figures(self) -> Iterator[Figure | Histogram]:
         api = self._outside.api

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from sharer.adapters.cgroups import cgroup_version
 from sharer.adapters.local_socket import LocalSocket
 from sharer.core.errors import NodeError
 from sharer.flows.state import NodeState
@@ -57,7 +58,12 @@ def about(settings: Settings) -> About:
     """What of a report does not change while this process runs."""
     from sharer.core.known import About
 
-    return About(node_name=settings.node_name, version=installed_version(), kernel=os.uname().release)
+    return About(
+        node_name=settings.node_name,
+        version=installed_version(),
+        kernel=os.uname().release,
+        cgroup=cgroup_version(settings.cgroup_root),
+    )
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from typing import cast
 
 from sharer.core.errors import NodeError
 from sharer.core.holders.evidence import CheckpointEntry, CheckpointReading
-from sharer.core.ports import Watcher
+from sharer.core.ports.watch import Watcher
 
 FILE_NAME = "kubelet_internal_checkpoint"
 MAX_BYTES = 64 * 2**20  # 65,535 IDs of 47 characters make 3.3 MB
@@ -27,7 +27,10 @@ Signature = tuple[int, ...]
 
 
 class Checkpoint:
-    """Reads the file again only if it changed. `read` is for one thread. Implements core.ports.CheckpointSource."""
+    """Reads the file again only if it changed. Implements core.ports.holders.CheckpointSource.
+
+    `read` is for one thread.
+    """
 
     def __init__(self, path: Path, watcher: Watcher) -> None:
         self._path = path

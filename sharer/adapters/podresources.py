@@ -45,7 +45,7 @@ class _Kubelet:
 
 
 class PodResources:
-    """Asks `List`. Implements core.ports.ListSource."""
+    """Asks `List`. Implements core.ports.holders.ListSource."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ import logging
 import os
 from pathlib import Path
 
-from sharer.core.ports import PolicyText
+from sharer.core.ports.policy import PolicyText
 
 FILE_NAME = "policy-last-good.yaml"
 MAX_BYTES = 2**20 + 4096  # a policy's text and the line above it
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class LastGoodPolicy:
-    """Implements core.ports.PolicyMemory. One writer: whoever holds the agent's lock."""
+    """Implements core.ports.policy.PolicyMemory. One writer: whoever holds the agent's lock."""
 
     def __init__(self, run_dir: Path) -> None:
         self._path = run_dir / FILE_NAME

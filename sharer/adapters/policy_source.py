@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sharer.core.errors import NodeError
 from sharer.core.holders.observations import ApiSync, ConfigMapSeen
-from sharer.core.ports import PolicyShelf, PolicySource, PolicyText
+from sharer.core.ports.policy import PolicyShelf, PolicySource, PolicyText
 
 MAX_TEXT_BYTES = 2**20  # a ConfigMap holds at most 1 MiB, all its keys together
 _DATA = "..data"  # kubelet's link to the version of a mounted ConfigMap that counts
@@ -25,7 +25,7 @@ _SWAPS = 5  # of the link during one look, after which the next cycle looks agai
 
 
 class NoPolicy:
-    """No policy is named. Implements core.ports.PolicySource."""
+    """No policy is named. Implements core.ports.policy.PolicySource."""
 
     def shelf(self) -> PolicyShelf:
         """Raises NodeError."""
@@ -33,7 +33,7 @@ class NoPolicy:
 
 
 class MountedPolicies:
-    """A policy's file, or a directory with a policy in each file. Implements core.ports.PolicySource."""
+    """A policy's file, or a directory with a policy in each file. Implements core.ports.policy.PolicySource."""
 
     def __init__(self, path: Path, read_mounts: Callable[[], str] | None = None) -> None:
         """`read_mounts` returns what /proc/self/mountinfo says; it may raise OSError."""
@@ -102,7 +102,7 @@ class MountedPolicies:
 
 
 class ConfigMapPolicies:
-    """A ConfigMap as the API server last told it. Implements core.ports.PolicySource."""
+    """A ConfigMap as the API server last told it. Implements core.ports.policy.PolicySource."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sharer.core.cgroup_names import CONTAINER_DIGITS, UID_DIGITS
 from sharer.core.errors import NodeError
-from sharer.core.ports import ProcessIdentity
+from sharer.core.ports.holders import ProcessIdentity
 
 MAX_COMMAND = 64  # characters of a program's name that are shown
 MAX_BYTES = 2**16  # of a file in /proc; a process may make its own command line as long as megabytes
@@ -26,7 +26,7 @@ _DELETED = " (deleted)"  # the cgroup was removed under a zombie
 
 
 class ProcFs:
-    """The processes in a /proc. Implements core.ports.ProcessTable."""
+    """The processes in a /proc. Implements core.ports.holders.ProcessTable."""
 
     def __init__(self, root: Path) -> None:
         """`root` is where the host's /proc is seen."""

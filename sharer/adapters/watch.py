@@ -88,7 +88,7 @@ def open_inotify() -> Inotify:
 
 
 class DirectoryWatch:
-    """Implements `core.ports.Watcher` with one thread, started by the first subscription."""
+    """Implements `core.ports.watch.Watcher` with one thread, started by the first subscription."""
 
     def __init__(self, *, open_inotify: Callable[[], Inotify] = open_inotify, interval_s: float = 1.0) -> None:
         """`interval_s` is the timer's; what inotify watches, or waits for, is looked at after CERTAIN times as long."""
@@ -101,7 +101,7 @@ class DirectoryWatch:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def subscribe(self, directory: str, changed: Callable[[], None]) -> Callable[[], None]:
-        """See `core.ports.Watcher`. Several subscribers may share a directory."""
+        """See `core.ports.watch.Watcher`. Several subscribers may share a directory."""
 
         def unsubscribe() -> None:
             with self._lock:

@@ -1,4 +1,7 @@
-"""The command line, one module per command.
+"""The command line: a module for each command, or a room where one takes several (`report`, `policy`, `doctor`).
+
+`group` has the list of commands. What they share is beside them: `options`, `inputs`, `cluster_access`, `show`, and for
+those that run for long `logs` and `signals`.
 
 `sharer agent` takes a way of its own: it is measured, and must import neither click nor rich nor anything else of the
 other commands. Those are imported when they are asked for, so that help is quick.

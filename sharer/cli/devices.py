@@ -9,7 +9,7 @@ import click
 
 from sharer.cli.inputs import inventory_of_node
 from sharer.cli.options import Output, driver_library_option, output_option, print_document
-from sharer.cli.tables import Cell, count, print_list, print_table
+from sharer.cli.show.tables import Cell, count, print_list, print_table
 from sharer.core.inventory import Inventory, MigDevice, PhysicalGpu
 from sharer.core.quantities import format_bytes
 from sharer.core.report.inventory import report_inventory

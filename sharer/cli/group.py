@@ -14,15 +14,15 @@ import click
 from sharer.core.errors import InputError, SharerError
 
 COMMANDS = {
-    "agent": ("sharer.cli.group:agent", "Share this node's GPUs until told to stop."),
-    "devices": ("sharer.cli.devices:devices", "Show the GPUs and MIG devices of this node."),
-    "mps": ("sharer.cli.mps:mps", "Supervise this node's MPS control daemons until told to stop."),
-    "doctor": ("sharer.cli.doctor:doctor", "Look at everything that sharing needs, and say what to do."),
-    "policy": ("sharer.cli.policy:policy", "Check, plan, convert and roll out sharing policies."),
-    "report": ("sharer.cli.report:report", "Show GPUs, slices, owners and policy, of this node or of a cluster."),
-    "simulate": ("sharer.cli.simulate:simulate", "Run the agent on a simulated node, or plan which pods fit."),
+    "agent": (".group:agent", "Share this node's GPUs until told to stop."),
+    "devices": (".devices:devices", "Show the GPUs and MIG devices of this node."),
+    "mps": (".mps:mps", "Supervise this node's MPS control daemons until told to stop."),
+    "doctor": (".doctor.command:doctor", "Look at everything that sharing needs, and say what to do."),
+    "policy": (".policy.command:policy", "Check, plan, convert and roll out sharing policies."),
+    "report": (".report.command:report", "Show GPUs, slices, owners and policy, of this node or of a cluster."),
+    "simulate": (".simulate:simulate", "Run the agent on a simulated node, or plan which pods fit."),
 }
-"""Name -> where the command is, and its help in one line. Kept here so that listing them imports none of them."""
+"""Name -> where the command is, from this package on, and its help in one line. Listing them imports none of them."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -43,7 +43,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(module), name)
+        command = getattr(importlib.import_module(module, __package__), name)
         assert isinstance(command, click.Command)
         return command
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sharer.adapters.documents import read_inventory
 from sharer.adapters.yaml_text import read_policy_text
-from sharer.cli.tables import count
+from sharer.cli.show.tables import count
 from sharer.core.device_id import recognise
 from sharer.core.errors import InputError, NodeError
 from sharer.core.inventory import Inventory

@@ -12,7 +12,7 @@ import click
 
 from sharer.cli.inputs import read_text
 from sharer.cli.options import Output, output_option, print_document
-from sharer.cli.tables import print_list, print_table
+from sharer.cli.show.tables import print_list, print_table
 from sharer.core.quantities import duration, format_bytes
 from sharer.simulation.manifests import read_manifests
 from sharer.simulation.node import default_policy

@@ -87,6 +87,24 @@ class DeviceId:
         return self._text
 
 
+def uuid_part(text: str) -> str:
+    """The UUID in front of `::`, in whoever's ID: other plugins write theirs so, too.
+
+    >>> uuid_part("GPU-5a3f::mps-3-20480"), uuid_part("GPU-5a3f::0"), uuid_part("GPU-5a3f")
+    ('GPU-5a3f', 'GPU-5a3f', 'GPU-5a3f')
+    """
+    return text.partition("::")[0]
+
+
+def slice_part(text: str) -> str:
+    """What tells it apart from other slices of its device: strategy, replica and promise, as they are written.
+
+    >>> slice_part("GPU-5a3f::mps-3-20480"), slice_part("GPU-5a3f")
+    ('mps-3-20480', '')
+    """
+    return text.partition("::")[2]
+
+
 def recognise(text: str) -> DeviceId | None:
     """The device ID that this text is; None: none of ours, another plugin's."""
     try:

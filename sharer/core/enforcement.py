@@ -45,7 +45,6 @@ class Enforcement:
     holds: Mapping[PromiseKey, Hold] = field(default_factory=dict)
     lifts: tuple[Lift, ...] = ()  # the last ones
     lift_count: int = 0  # all of them, since the start
-    looked_s: float | None = None  # when everything was last looked at; None: never
     problem: str | None = None  # why that fails now; None: it does not
 
     def by_container(self, promise: Promise = Promise.MEMORY) -> dict[tuple[str, str, str], Hold]:
@@ -72,7 +71,7 @@ class Enforcement:
         return found
 
 
-def after_look(
+def after_verdicts(
     before: Enforcement,
     tenants: Iterable[Tenant],
     verdicts: Mapping[PromiseKey, Verdict],
@@ -104,7 +103,6 @@ def after_look(
         holds=others | holds,
         lifts=(*before.lifts, *lifts)[-MAX_LIFTS:],
         lift_count=before.lift_count + len(lifts),
-        looked_s=now_s if pods is None else before.looked_s,
         problem=None if pods is None else before.problem,
     )
 

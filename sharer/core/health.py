@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 
-from sharer.core.inventory import Inventory
+from sharer.core.inventory import GONE, Inventory
 from sharer.core.policy.model import HealthPolicy
-from sharer.core.ports import GpuSigns, XidEvent
+from sharer.core.ports.driver import GpuSigns, XidEvent
 from sharer.core.values import dataclass
 
 NO_ACTION = "none"
-GONE = "no longer listed by the driver"
 
 _XIDS = {  # what NVIDIA's catalogue calls the ones that operators meet most
     31: "memory page fault", 43: "GPU stopped processing", 45: "preemptive cleanup", 48: "double-bit ECC error",
@@ -98,7 +97,7 @@ def after_look(
         changed[gpu.uuid] = _looked(before, sign, now_s)
         if _is_repaired(before, sign):
             changed |= {mig.uuid: DeviceHealth() for mig in gpu.mig_devices}
-    known = {uuid for gpu in inventory.gpus for uuid in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices))}
+    known = inventory.uuids
     devices = {uuid: device for uuid, device in {**health.devices, **changed}.items() if uuid in known}
     rested = {uuid: _rested(device, policy, now_s) for uuid, device in devices.items()}
     return health if rested == health.devices else replace(health, devices=rested)

@@ -48,6 +48,11 @@ class PhysicalGpu:
     lost: str | None  # None: it answers; otherwise why it does not ("no longer listed by the driver")
     unknown: UnknownFields = ()
 
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """Its own UUID, and those of its MIG devices."""
+        return (self.uuid, *(mig.uuid for mig in self.mig_devices))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
@@ -59,13 +64,15 @@ class Inventory:
 
     def gpu(self, uuid: str) -> PhysicalGpu | None:
         """The physical GPU with this UUID, or the one that carries the MIG device with this UUID."""
-        for gpu in self.gpus:
-            if gpu.uuid == uuid or any(mig.uuid == uuid for mig in gpu.mig_devices):
-                return gpu
-        return None
+        return next((gpu for gpu in self.gpus if uuid in gpu.uuids), None)
+
+    @property
+    def uuids(self) -> frozenset[str]:
+        """Those of all GPUs and MIG devices."""
+        return frozenset(uuid for gpu in self.gpus for uuid in gpu.uuids)
 
 
-_GONE = "no longer listed by the driver"
+GONE = "no longer listed by the driver"
 _FACTS = ("minor_number", "product", "memory_bytes", "compute_capability", "pci_bus_id", "numa_node", "mig_enabled")
 
 
@@ -81,7 +88,7 @@ def remember_lost(known: Inventory, found: Inventory, needed: Collection[str]) -
     before = {gpu.uuid: gpu for gpu in known.gpus}
     present = [_merge(before.get(gpu.uuid), gpu, needed) for gpu in found.gpus]
     gone = [
-        replace(gpu, lost=gpu.lost or _GONE, mig_devices=tuple(_lose(mig, _GONE) for mig in gpu.mig_devices))
+        replace(gpu, lost=gpu.lost or GONE, mig_devices=tuple(_lose(mig, GONE) for mig in gpu.mig_devices))
         for gpu in known.gpus
         if gpu.uuid not in {gpu.uuid for gpu in found.gpus}
     ]
@@ -98,7 +105,7 @@ def _merge(before: PhysicalGpu | None, now: PhysicalGpu, needed: Collection[str]
     kept = {name: getattr(before, name) for name in _FACTS if getattr(now, name) is None}
     existing = {mig.uuid for mig in now.mig_devices}
     gone = [mig for mig in before.mig_devices if mig.uuid not in existing]
-    lost = tuple(_lose(mig, now.lost or _GONE) for mig in gone if now.lost is not None or mig.uuid in needed)
+    lost = tuple(_lose(mig, now.lost or GONE) for mig in gone if now.lost is not None or mig.uuid in needed)
     return replace(
         now,
         **kept,

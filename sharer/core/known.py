@@ -32,7 +32,7 @@ class About:
     node_name: str
     version: str  # of the agent
     kernel: str | None = None
-    cgroup: str | None = None  # "v1", "v2", "hybrid"
+    cgroup: str | None = None  # "v1", "v2", "hybrid"; None: the host's mount is not seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

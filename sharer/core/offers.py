@@ -8,16 +8,17 @@ resizes, and rejects its crashed container at a kubelet restart (kubelet-contrac
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import field
 
 from sharer.core.change.transition import Listed, Listing
-from sharer.core.device_id import Strategy, recognise
+from sharer.core.device_id import Strategy, recognise, uuid_part
 from sharer.core.edits import NodeFacts
 from sharer.core.holders.evidence import SliceKey
-from sharer.core.holders.ledger import Ledger, State
+from sharer.core.holders.ledger import Entry, Ledger, State
 from sharer.core.inventory import Inventory, PhysicalGpu, Topology
 from sharer.core.mps.service import MpsServices
 from sharer.core.policy.model import Placement
-from sharer.core.ports import ListedDevice
+from sharer.core.ports.kubelet import ListedDevice
 from sharer.core.quantities import MIB
 from sharer.core.slices.linked import Links, make_links
 from sharer.core.slices.placement import Layout
@@ -54,14 +55,14 @@ def find_faults(inventory: Inventory, facts: NodeFacts, given: Iterable[SliceKey
             reason = lost or (facts.devices[uuid].unusable if uuid in facts.devices else None)
             if reason is not None:
                 faults[uuid] = reason
-    known = {uuid for gpu in inventory.gpus for uuid in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices))}
+    known = inventory.uuids
     return faults | {uuid: GONE for uuid in _devices_of(given) if uuid not in known}
 
 
 @while_unchanged
 def _devices_of(given: Iterable[SliceKey]) -> dict[str, None]:
     """The UUIDs in these slices' IDs, in order."""
-    return dict.fromkeys(_uuid(key) for key in given)
+    return dict.fromkeys(uuid_part(device_id) for _, device_id in given)
 
 
 def fault_of(one: Slice, faults: Faults) -> str | None:
@@ -69,26 +70,43 @@ def fault_of(one: Slice, faults: Faults) -> str | None:
     return faults.get(one.id.uuid) or faults.get(one.gpu_uuid)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacles:
+    """What stands in the way of giving out slices, beside their holders."""
+
+    faults: Faults = field(default_factory=dict)
+    contested: Collection[str] = ()  # UUIDs of GPUs and MIG devices that another plugin offers too
+    mps: MpsServices = field(default_factory=MpsServices)
+
+    def let_through(self, key: SliceKey, uuid: str, one: Slice | None, listed: Listed, entry: Entry) -> bool:
+        """Whether the kubelet is to believe that a slice can be given out. `one`: None for another plugin's ID.
+
+        Free ones are withheld, too, where another plugin or no MPS daemon has the device.
+        """
+        fault = self.faults.get(uuid) if one is None else fault_of(one, self.faults)
+        if fault is not None or entry.is_busy_for_nobody or listed.withdrawn_s is not None or listed.overdue:
+            return False
+        if entry.state is not State.OFFERED:
+            return True
+        return uuid not in self.contested and (one is None or self.mps.why_not(key[0], one.id) is None)
+
+
+_NO_OBSTACLES = Obstacles()
+
+
 def make_offers(
     plan: Plan,
     listing: Listing,
     ledger: Ledger,
     inventory: Inventory,
-    faults: Faults,
     topology: Topology,
-    contested: Collection[str] = (),
-    mps: MpsServices | None = None,
+    obstacles: Obstacles = _NO_OBSTACLES,
 ) -> dict[str, Offer]:
-    """What each resource shows the kubelet and answers from, by resource name.
-
-    `contested` are the UUIDs of GPUs and MIG devices whose free slices are withheld: another plugin offers them too.
-    So are those that no MPS daemon serves.
-    """
-    mps = mps or MpsServices()
+    """What each resource shows the kubelet and answers from, by resource name."""
     planned = {(resource.name, str(one.id)): one for resource in plan.resources for one in resource.slices}
     whole = {resource.name for resource in plan.resources if resource.strategy is Strategy.EXCLUSIVE}
     placements = {resource.name: resource.placement for resource in plan.resources}
-    gpus = {uuid: gpu for gpu in inventory.gpus for uuid in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices))}
+    gpus = {uuid: gpu for gpu in inventory.gpus for uuid in gpu.uuids}
     by_resource: dict[str, list[tuple[SliceKey, Listed]]] = {name: [] for name in placements}
     for key, listed in listing.ids.items():
         by_resource.setdefault(key[0], []).append((key, listed))
@@ -99,16 +117,10 @@ def make_offers(
         nodes: list[int | None] = []
         for key, listed in ids:
             one = planned.get(key) or _old_slice(key, gpus)
-            uuid = _uuid(key) if one is None else one.id.uuid
+            uuid = uuid_part(key[1]) if one is None else one.id.uuid
             if one is not None:
                 slices[key[1]] = one
-            fault = faults.get(uuid) if one is None else fault_of(one, faults)
-            entry = ledger.entry(key)
-            withheld = listed.withdrawn_s is not None or listed.overdue
-            if entry.state is State.OFFERED and not withheld:
-                unserved = None if one is None else mps.why_not(name, one.id)
-                withheld = uuid in contested or unserved is not None
-            healthy.append(fault is None and not withheld and not entry.is_busy_for_nobody)
+            healthy.append(obstacles.let_through(key, uuid, one, listed, ledger.entry(key)))
             nodes.append(gpus[uuid].numa_node if uuid in gpus else None)
         if None in nodes:
             nodes = [None] * len(nodes)  # for all or for none: with some only, hints mislead (§14)
@@ -143,7 +155,3 @@ def _old_slice(key: SliceKey, gpus: Mapping[str, PhysicalGpu]) -> Slice | None:
     promise_bytes = None if device_id.limit_mib is None else device_id.limit_mib * MIB
     gpu_uuid = gpus[device_id.uuid].uuid if device_id.uuid in gpus else device_id.uuid
     return Slice(id=device_id, gpu_uuid=gpu_uuid, promise_bytes=promise_bytes)
-
-
-def _uuid(key: SliceKey) -> str:
-    return key[1].partition("::")[0]

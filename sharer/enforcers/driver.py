@@ -22,7 +22,7 @@ from sharer.core.errors import NodeError
 from sharer.core.grant import Grant
 from sharer.core.limits.limits import MemoryBound, PromiseKey, Tenant
 from sharer.core.limits.usage import NOT_KNOWN, Usage
-from sharer.core.policy.enforcers import Promise
+from sharer.core.policy.enforcers import DRIVER, Promise
 from sharer.core.quantities import GIB, MIB, format_bytes, round_down
 from sharer.core.slices.cut import Target
 from sharer.core.values import dataclass
@@ -64,7 +64,7 @@ class _Place:
 class DriverEnforcer:
     """Holds every kind of device memory, at allocation time. Way out: managed memory."""
 
-    name = "driver"
+    name = DRIVER
     escapes = ("managed memory, which is counted as the host's",)
 
     def __init__(self, reach: Reach) -> None:

@@ -13,13 +13,14 @@ from sharer.core.enforcer import Reach, Verdict, Verdicts
 from sharer.core.grant import Grant
 from sharer.core.limits.limits import Tenant
 from sharer.core.limits.usage import Usage
+from sharer.core.policy.enforcers import MIG
 from sharer.core.slices.cut import Target
 
 
 class MigEnforcer:
     """Holds memory and SMs to the instance. No way out is known."""
 
-    name = "mig"
+    name = MIG
     escapes: tuple[str, ...] = ()
 
     def __init__(self, reach: Reach) -> None:

@@ -30,20 +30,19 @@ from sharer.core.errors import RequestError
 from sharer.core.grant import Grant, Share
 from sharer.core.limits.limits import Tenant
 from sharer.core.limits.usage import NOT_KNOWN, Usage
-from sharer.core.mps.state import MpsState, why_not_served
-from sharer.core.policy.enforcers import Promise
+from sharer.core.mps.state import SHARED_MEMORY, MpsState, why_not_served
+from sharer.core.policy.enforcers import MPS, Promise
 from sharer.core.quantities import MIB, format_bytes
 from sharer.core.slices.cut import Target
 
 CONTAINER_PIPE_DIRECTORY = "/run/sharer/mps"
-SHARED_MEMORY = "/dev/shm"
 _UNKNOWN = DeviceFacts()
 
 
 class MpsEnforcer:
     """Holds pinned memory and SMs per client *process*: two in one container get twice. Way out: leaving MPS."""
 
-    name = "mps"
+    name = MPS
     escapes = (
         "the limit is one of each process, not of the container",
         "leaving MPS",

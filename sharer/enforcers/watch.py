@@ -13,7 +13,7 @@ from sharer.core.enforcer import Reach, Verdict, Verdicts
 from sharer.core.grant import Grant
 from sharer.core.limits.limits import MemoryBound, Tenant
 from sharer.core.limits.usage import Usage
-from sharer.core.policy.enforcers import Promise
+from sharer.core.policy.enforcers import WATCH, Promise
 from sharer.core.quantities import format_bytes
 from sharer.core.slices.cut import Target
 
@@ -21,7 +21,7 @@ from sharer.core.slices.cut import Target
 class WatchEnforcer:
     """Detects, on any driver that lists processes with their memory."""
 
-    name = "watch"
+    name = WATCH
     escapes = ("it detects and does not prevent",)
 
     def __init__(self, reach: Reach) -> None:

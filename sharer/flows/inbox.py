@@ -8,7 +8,7 @@ import time
 from enum import StrEnum
 
 from sharer.core.holders.observations import PodsSeen
-from sharer.core.ports import XidEvent
+from sharer.core.ports.driver import XidEvent
 from sharer.core.values import dataclass
 
 
@@ -58,7 +58,7 @@ class Inbox:
     def wait(self, timeout_s: float) -> list[News]:
         """Everything that arrived, in order, as soon as there is something; empty after a ring or the timeout.
 
-        What an answer leaves is not urgent: the kubelet's own books follow it by milliseconds (flows/holders/pace). So
+        What an answer leaves is not urgent: the kubelet's own books follow it by milliseconds (core/holders/pace). So
         a first `Allocated` is given GATHER_S of company.
         """
         found = []

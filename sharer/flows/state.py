@@ -14,6 +14,7 @@ from sharer.core.health import Health
 from sharer.core.holders.evidence import SliceKey, SourceStatus
 from sharer.core.holders.findings import Findings
 from sharer.core.holders.ledger import Entry, Ledger
+from sharer.core.holders.pace import Pace
 from sharer.core.inventory import Inventory, Topology
 from sharer.core.limits.excess import Excess
 from sharer.core.mps.service import MpsServices
@@ -23,7 +24,6 @@ from sharer.core.policy.model import Policy
 from sharer.core.slices.plan import Plan
 from sharer.core.told import EventCounts, Evictions
 from sharer.core.values import dataclass
-from sharer.flows.holders.pace import Pace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,9 +17,10 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from sharer.simulation.hardware import Fault, GpuSteering, SimulatedGpu, SimulatedXid
+from sharer.simulation.hardware import SimulatedGpu
 from sharer.simulation.memory_limits import LIMIT_MAX, CgroupLimits, LimitBackend, LimitEntry
 from sharer.simulation.nvml import SimulatedLibrary
+from sharer.simulation.steering import Fault, GpuSteering, SimulatedXid
 
 
 class SimulatedGpus(GpuSteering):

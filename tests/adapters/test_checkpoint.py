@@ -19,7 +19,7 @@ from sharer.core.errors import NodeError
 from sharer.core.holders.evidence import CheckpointEntry, CheckpointReading
 from sharer.simulation.kubelet import ContainerSpec
 from sharer.simulation.kubelet import write_checkpoint as write_as_a_kubelet
-from tests.simulation.fake_kubelet_node import GPU, fake_node
+from tests.simulation.kubelet.node import GPU, fake_node
 
 # As written by a real kubelet 1.36.2 (kubelet-contract §11).
 REAL = (

@@ -12,7 +12,8 @@ from sharer.adapters.documents import read_inventory, read_node_report, to_bytes
 from sharer.core.errors import InputError
 from sharer.core.report.inventory import report_inventory
 from tests.core.builders import gpu, mig, node, policy, time_slicing
-from tests.core.nodes import held, key, known, report
+from tests.core.evidence import held, key
+from tests.core.nodes import known, report
 
 INVENTORY = node(gpu(0), gpu(1, mig_enabled=True, mig_devices=(mig(0, "1g.10gb+me"),)))
 

@@ -14,11 +14,12 @@ import pytest
 
 from sharer.adapters.podresources import PodResources
 from sharer.core.errors import NodeError
-from sharer.core.holders.evidence import Holder
 from sharer.kubeletapi import deviceplugin_pb2 as plugin_pb
 from sharer.kubeletapi import podresources_pb2 as pb
 from sharer.simulation.kubelet import ContainerSpec, Fail, Hang
-from tests.simulation.fake_kubelet_node import GPU, Node, fake_node
+from tests.core.evidence import named
+from tests.fakes.clock import Clock
+from tests.simulation.kubelet.node import GPU, Node, fake_node
 
 
 @pytest.fixture
@@ -32,10 +33,6 @@ def node() -> Iterator[Node]:
 def podresources(node: Node) -> Iterator[PodResources]:
     with contextlib.closing(PodResources(node.kubelet.podresources_socket)) as podresources:
         yield podresources
-
-
-def holder(pod: str, container: str = "main") -> Holder:
-    return Holder(uid=None, namespace="default", pod=pod, container=container)
 
 
 def test_each_slice_has_the_container_that_holds_it_and_every_pod_is_named(
@@ -52,7 +49,7 @@ def test_each_slice_has_the_container_that_holds_it_and_every_pod_is_named(
     node.kubelet.start_pod("plain")
     found = podresources.read()
     assert found.holders == {
-        (GPU, device_id): holder("p", name) for name in ("s", "c") for device_id in pod.ids(GPU, name)
+        (GPU, device_id): named("p", container=name) for name in ("s", "c") for device_id in pod.ids(GPU, name)
     }
     assert found.pods == {("default", "p"), ("default", "plain")}
 
@@ -65,7 +62,7 @@ def test_a_device_on_two_numa_nodes_has_two_rows_and_one_holder(node: Node, podr
         plugin_pb.ListAndWatchResponse(devices=devices).SerializeToString(), "example.com/numa", "numa.sock"
     )
     node.kubelet.start_pod("p", {"example.com/numa": 2})
-    assert podresources.read().holders == {("example.com/numa", i): holder("p") for i in "xy"}
+    assert podresources.read().holders == {("example.com/numa", i): named("p", container="main") for i in "xy"}
 
 
 def test_answers_are_counted(podresources: PodResources) -> None:
@@ -112,7 +109,7 @@ def test_a_dead_kubelets_socket_is_no_news_and_the_next_kubelet_is_asked(
         podresources.read()
     node.kubelet.start()
     node.kubelet.wait_for(lambda: node.kubelet.sources_ready)
-    assert set(podresources.read().holders.values()) == {holder("p")}
+    assert set(podresources.read().holders.values()) == {named("p", container="main")}
 
 
 def test_a_new_kubelet_is_asked_even_while_the_old_one_would_still_answer() -> None:
@@ -147,14 +144,6 @@ def test_a_pod_that_is_named_twice_is_one() -> None:
         found = podresources.read()
     assert found.pods == {("d", "p")}
     assert list(found.holders) == [(GPU, "a")]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def test_the_age_of_the_kubelet_is_that_of_its_socket_and_then_our_own_clocks() -> None:

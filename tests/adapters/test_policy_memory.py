@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sharer.adapters.policy_memory import FILE_NAME, LastGoodPolicy
-from sharer.core.ports import PolicyText
+from sharer.core.ports.policy import PolicyText
 from tests.fakes.full_disk import full_disk
 
 TEXT = b"rules: []\n# \xe2\x9c\x93\n"

@@ -15,7 +15,7 @@ from sharer.adapters.policy_source import MAX_TEXT_BYTES, ConfigMapPolicies, Mou
 from sharer.adapters.yaml_text import read_policy_text
 from sharer.core.errors import NodeError, PolicyError
 from sharer.core.holders.observations import ApiSync, ApiTrouble, ApiTroubleKind, ConfigMapSeen
-from sharer.core.ports import PolicyShelf, PolicySource
+from sharer.core.ports.policy import PolicyShelf, PolicySource
 
 NOT_YET = ApiSync(synced_at_s=None, trouble=None)
 SYNCED = ApiSync(synced_at_s=1.0, trouble=None)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sharer.adapters.processes import ProcFs
 from sharer.core.errors import NodeError
-from sharer.core.ports import ProcessIdentity
+from sharer.core.ports.holders import ProcessIdentity
 
 UID = "6a9f3b1e-4f0d-4d64-9d0a-1b6a3f9d8c11"
 BARS = UID.replace("-", "_")

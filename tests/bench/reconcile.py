@@ -96,7 +96,7 @@ def reconcile_ms(ended: int) -> float:
     def reconcile() -> None:
         after = observe_all(ledger, said, 3.0, quarantine_s=600.0)
         if after.entries is not ledger.entries:  # as `flows/offer/offer` does
-            make_offers(_PLAN, step(listing, _PLAN, after, 3.0, patience_s=600.0), after, _NODE, {}, Topology())
+            make_offers(_PLAN, step(listing, _PLAN, after, 3.0, patience_s=600.0), after, _NODE, Topology())
 
     return min(_cpu_ms(reconcile) for _ in range(ROUNDS))
 

@@ -26,7 +26,8 @@ from sharer.simulation.apiserver import (
 )
 from tests.cli.running import Ran, run
 from tests.core.builders import gpu, gpu_uuid, node, policy, time_slicing
-from tests.core.nodes import ABOUT, SHARED, held, key, known, process, reading
+from tests.core.evidence import SHARED, held, key, process, reading
+from tests.core.nodes import ABOUT, known
 
 GOLDEN = Path(__file__).parent / "golden"
 _CHANGING = ((r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$", "NOW"), (r"have \w+ ago", "have N ago"))
@@ -119,7 +120,10 @@ def mixed(fleet: FleetServer) -> FleetServer:
     fleet.add_node("a100-2", shared, cordoned=True)
     fleet.add_node("a100-3", {SHARED: 0}, ready=False)
     fleet.add_node("a100-10", shared)
-    fleet.add_agent("a100-1", shared_node(held_slices=2, processes=reading(process("uid-1", 3 * GIB), asked=(0, 1))))
+    fleet.add_agent(
+        "a100-1",
+        shared_node(held_slices=2, processes=reading(process("uid-1", 3 * GIB), asked=[gpu_uuid(0), gpu_uuid(1)])),
+    )
     fleet.add_agent("a100-2", shared_node(held_slices=1))
     fleet.add_agent("a100-3", shared_node(held_slices=0), renewed=LONG_AGO)
     fleet.add_agent("a100-10", shared_node(faults={gpu_uuid(1): "XID 79"}), renewed=LONG_AGO)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharer.core.enforcement import MAX_LIFTS, Enforcement, Hold, after_look
+from sharer.core.enforcement import MAX_LIFTS, Enforcement, Hold, after_verdicts
 from sharer.core.enforcer import Verdict
 from sharer.core.limits.limits import ComputeBound, MemoryBound, PromiseKey, Tenant
 from sharer.core.policy.enforcers import Choice, Promise
@@ -43,7 +43,7 @@ def look(
 ) -> Enforcement:
     verdicts = {key(one): Verdict(problem=problem) for one in tenants}
     found = {key(one): "no limit is in force" for one in repaired}
-    return after_look(before, tenants, verdicts, found, ESCAPES, now_s, pods=pods)
+    return after_verdicts(before, tenants, verdicts, found, ESCAPES, now_s, pods=pods)
 
 
 NOTHING = Enforcement()
@@ -96,7 +96,6 @@ def test_a_look_at_some_pods_leaves_the_others_as_they_were() -> None:
     before = look(NOTHING, tenant(), tenant(OTHER), now_s=1.0)
     after = look(before, now_s=2.0, pods={POD})
     assert set(after.holds) == {key(tenant(OTHER))}
-    assert (before.looked_s, after.looked_s) == (1.0, 1.0)
     assert look(before, now_s=3.0).holds == {}
 
 
@@ -109,7 +108,7 @@ def test_of_two_starts_the_one_that_is_not_held_counts() -> None:
     one, two = tenant(start=1), tenant(start=2)
     verdicts = {key(one): Verdict(problem="no limit"), key(two): Verdict()}
     for tenants in ([one, two], [two, one]):
-        assert held(after_look(NOTHING, tenants, verdicts, {}, ESCAPES, 1.0)).by is None
+        assert held(after_verdicts(NOTHING, tenants, verdicts, {}, ESCAPES, 1.0)).by is None
 
 
 def test_what_nothing_can_hold_is_in_it_with_the_reasons() -> None:
@@ -128,9 +127,9 @@ def test_a_weaker_means_says_why_no_stronger_one_was_chosen() -> None:
 
 
 def test_without_a_verdict_nothing_is_claimed() -> None:
-    enforcement = after_look(NOTHING, [tenant()], {}, {}, ESCAPES, 1.0)
+    enforcement = after_verdicts(NOTHING, [tenant()], {}, {}, ESCAPES, 1.0)
     assert held(enforcement) == Hold(by=None, reason="driver: it was not looked at")
-    pods = after_look(NOTHING, [tenant(container=None)], {}, {}, ESCAPES, 1.0)
+    pods = after_verdicts(NOTHING, [tenant(container=None)], {}, {}, ESCAPES, 1.0)
     assert pods.holds == {}
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sharer.core.health import DeviceHealth, Health, after_look, after_operator, after_xid
 from sharer.core.policy.model import HealthPolicy
-from sharer.core.ports import GpuSigns, XidEvent
+from sharer.core.ports.driver import GpuSigns, XidEvent
 from tests.core.builders import gpu, gpu_uuid, mig, node
 
 POLICY = HealthPolicy(recover_after_s=300.0)

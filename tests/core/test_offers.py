@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from sharer.core.change.transition import Listed, Listing, step
 from sharer.core.edits import DeviceFacts, Injection, NodeFacts
-from sharer.core.holders.evidence import Holder
 from sharer.core.holders.ledger import Entry, Ledger, State
 from sharer.core.inventory import Inventory, Topology
 from sharer.core.mps.service import MpsService, MpsServices
 from sharer.core.mps.state import MpsGpu
-from sharer.core.offers import Faults, Offer, fault_of, find_faults, make_offers
+from sharer.core.offers import Faults, Obstacles, Offer, fault_of, find_faults, make_offers
 from sharer.core.policy.model import Mig, Mps
 from sharer.core.quantities import MIB
 from sharer.core.slices.plan import make_plan
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, time_slicing
+from tests.core.evidence import holder
 
 FACTS = NodeFacts(injection=(Injection.ENVVAR,))
-HOLDER = Holder(uid="uid-1", namespace="default", pod="train", container="c")
 
 
 def offered(
@@ -33,7 +32,7 @@ def offered(
     ledger = ledger or Ledger()
     listing = listing or step(Listing(), plan, ledger, 0.0, patience_s=600.0)
     found = find_faults(inventory, facts) if faults is None else faults
-    offers = make_offers(plan, listing, ledger, inventory, found, Topology())
+    offers = make_offers(plan, listing, ledger, inventory, Topology(), Obstacles(faults=found))
     return next(iter(offers.values()))
 
 
@@ -59,13 +58,13 @@ def test_free_mps_slices_are_unhealthy_while_no_daemon_serves_them_and_held_ones
     inventory = node(gpu(0), gpu(1))
     plan = make_plan(inventory, policy(Mps(slices=2, slice_memory_bytes=None)))
     name, first = plan.resources[0].name, str(plan.resources[0].slices[0].id)
-    ledger = Ledger(entries={(name, first): Entry(state=State.HELD, owner=HOLDER)})
+    ledger = Ledger(entries={(name, first): Entry(state=State.HELD, owner=holder())})
     listing = step(Listing(), plan, ledger, 0.0, patience_s=600.0)
     daemon = MpsService(gpus={gpu_uuid(0): MpsGpu(problem="it crashed"), gpu_uuid(1): MpsGpu()})
     mps = MpsServices(daemons={name: daemon})
-    offer = make_offers(plan, listing, ledger, inventory, {}, Topology(), mps=mps)[name]
+    offer = make_offers(plan, listing, ledger, inventory, Topology(), Obstacles(mps=mps))[name]
     assert unhealthy(offer) == [str(plan.resources[0].slices[1].id)], "the other GPU is served"
-    unheard = make_offers(plan, listing, ledger, inventory, {}, Topology())[name]
+    unheard = make_offers(plan, listing, ledger, inventory, Topology())[name]
     assert len(unhealthy(unheard)) == 3
 
 
@@ -106,18 +105,18 @@ def test_a_slice_that_the_kubelet_believes_free_is_unhealthy_while_something_liv
     key = ("nvidia.com/gpu.shared", f"{gpu_uuid(0)}::ts-1-20480")
     busy = Ledger(entries={key: Entry(state=State.QUARANTINED, is_busy_for_nobody=True)})
     assert unhealthy(offered(node(gpu(0)), ledger=busy)) == [key[1]]
-    held = Ledger(entries={key: Entry(state=State.HELD, owner=HOLDER)})
+    held = Ledger(entries={key: Entry(state=State.HELD, owner=holder())})
     assert unhealthy(offered(node(gpu(0)), ledger=held)) == []
 
 
 def test_the_free_slices_of_a_contested_gpu_are_withheld_and_its_held_ones_stay() -> None:
     """DESIGN §3: another plugin offers the same GPU."""
     key = ("nvidia.com/gpu.shared", f"{gpu_uuid(0)}::ts-1-20480")
-    held = Ledger(entries={key: Entry(state=State.HELD, owner=HOLDER)})
+    held = Ledger(entries={key: Entry(state=State.HELD, owner=holder())})
     inventory = node(gpu(0), gpu(1))
     plan = make_plan(inventory, policy(time_slicing(4)))
     listing = step(Listing(), plan, held, 0.0, patience_s=600.0)
-    offers = make_offers(plan, listing, held, inventory, {}, Topology(), {gpu_uuid(0)})
+    offers = make_offers(plan, listing, held, inventory, Topology(), Obstacles(contested={gpu_uuid(0)}))
     assert unhealthy(next(iter(offers.values()))) == [f"{gpu_uuid(0)}::ts-{n}-20480" for n in (0, 2, 3)]
 
 

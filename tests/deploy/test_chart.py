@@ -13,7 +13,7 @@ import yaml
 
 from sharer.adapters.nvml.driver import OPEN_DEADLINE_S
 from sharer.cli.mps import mps as mps_command
-from sharer.flows.tell.ready import ALIVE_S
+from sharer.core.tell.ready import ALIVE_S
 from tests.deploy.chart import (
     CHART,
     PROFILES,

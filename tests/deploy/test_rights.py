@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sharer.cli.node_facts import rights_of
+from sharer.cli.doctor.node_survey import rights_of
 from tests.deploy.chart import (
     CHART,
     NAMESPACE,

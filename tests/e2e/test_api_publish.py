@@ -77,6 +77,7 @@ def test_it_says_what_the_local_report_says(node: Node, api: Api) -> None:
     ]  # fmt: skip
     assert [one["uuid"] for one in told["gpus"]] == [one.uuid for one in report.gpus]
     assert told["factsHash"] == report.facts_hash
+    assert (told["node"]["kernel"], told["node"]["cgroup"]) == (report.node.kernel, report.node.cgroup)
 
 
 def test_a_lease_says_that_the_agent_is_alive(node: Node, api: Api) -> None:

@@ -34,7 +34,7 @@ def want(resource: str, *uuids: str) -> dict[str, object]:
     return {"resource": resource, "slices": slices, "limitsMemory": True, "userId": None}
 
 
-class Node:
+class SupervisedNode:
     """A node with two GPUs, and at most one supervisor at a time."""
 
     def __init__(self, root: Path) -> None:
@@ -111,14 +111,14 @@ class Node:
 
 
 @pytest.fixture
-def node() -> Iterator[Node]:
+def node() -> Iterator[SupervisedNode]:
     with tempfile.TemporaryDirectory(prefix="s-", dir="/tmp") as folder:
         Path(folder).chmod(0o755)
-        with contextlib.closing(Node(Path(folder))) as made:
+        with contextlib.closing(SupervisedNode(Path(folder))) as made:
             yield made
 
 
-def test_compute_modes_are_those_of_mps_only_while_mps_is_there(node: Node) -> None:
+def test_compute_modes_are_those_of_mps_only_while_mps_is_there(node: SupervisedNode) -> None:
     """P24: under MPS, after a change of strategy, after SIGTERM."""
     supervisor = node.start()
     node.wait(node.serves, "MPS serves")
@@ -134,7 +134,7 @@ def test_compute_modes_are_those_of_mps_only_while_mps_is_there(node: Node) -> N
     assert "told to end" in (why_not_served(node.state(), B.uuid, time.time()) or "")
 
 
-def test_a_supervisor_that_is_killed_ends_no_client_and_the_next_one_puts_the_modes_back(node: Node) -> None:
+def test_a_supervisor_that_is_killed_ends_no_client_and_the_next_one_puts_the_modes_back(node: SupervisedNode) -> None:
     """P24: SIGKILL and restart. The next one waits until the first has ended."""
     first = node.start()
     node.wait(node.serves, "MPS serves")
@@ -152,7 +152,7 @@ def test_a_supervisor_that_is_killed_ends_no_client_and_the_next_one_puts_the_mo
     assert node.pid() == pid, "it is not ended while a client lives"
 
 
-def test_the_agent_s_end_ends_no_client_and_a_supervisor_can_start_without_it(node: Node) -> None:
+def test_the_agent_s_end_ends_no_client_and_a_supervisor_can_start_without_it(node: SupervisedNode) -> None:
     first = node.start()
     node.wait(node.serves, "MPS serves")
     client, pid = node.client(), node.pid()
@@ -167,7 +167,7 @@ def test_the_agent_s_end_ends_no_client_and_a_supervisor_can_start_without_it(no
     second.wait_log("the agent answers")
 
 
-def test_a_daemon_that_is_killed_comes_back_and_holds_up_no_other(node: Node) -> None:
+def test_a_daemon_that_is_killed_comes_back_and_holds_up_no_other(node: SupervisedNode) -> None:
     node.wanted = [want(GPU, A.uuid), want(OTHER, B.uuid)]
     node.start()
     node.wait(lambda: node.serves() and node.serves(OTHER, B.uuid), "both serve")
@@ -179,7 +179,7 @@ def test_a_daemon_that_is_killed_comes_back_and_holds_up_no_other(node: Node) ->
     node.wait(lambda: node.serves(OTHER, B.uuid) and node.pid(OTHER) != killed, "there is another one")
 
 
-def test_an_executable_that_comes_late_is_found(node: Node) -> None:
+def test_an_executable_that_comes_late_is_found(node: SupervisedNode) -> None:
     """P40: the daemon's binary is absent; the reason is told, and it starts when it is there."""
     away = node.fake.executable.rename(node.root / "away")
     node.start()

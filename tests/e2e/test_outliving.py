@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sharer.simulation.hardware import EVERY_FUNCTION
 from sharer.simulation.kubelet import KubeletSettings, Phase
+from sharer.simulation.steering import EVERY_FUNCTION
 from tests.e2e.conftest import MakeNode
 from tests.e2e.gpus import GPU, A, B
 from tests.e2e.node import Node

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from sharer.adapters.local_socket import FILE_NAME
-from sharer.cli.report import read_report
+from sharer.cli.report.command import read_report
 from sharer.core.errors import NodeError
 from sharer.core.report.node import NodeReport
 from tests.e2e.gpus import GPU, A, policy, shared, slices
@@ -51,6 +52,7 @@ def test_the_report_counts_as_the_kubelet_does(node: Node) -> None:
     report = wait_report(node, lambda one: len(one.status.holders) == 1, "that a slice is not free any more")
     (resource,) = report.status.resources
     assert (resource.slices, resource.held, resource.free) == (8, 1, 7)
+    assert (report.status.node.kernel, report.status.node.cgroup) == (os.uname().release, "v2")
     done = shows(node)
     assert f"{GPU}       8     1     7" in done.stdout
     assert done.returncode in (0, 3), done.stderr

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sharer.cli.report import read_report
+from sharer.cli.report.command import read_report
 from sharer.simulation.hardware import SimulatedProcess
 from sharer.simulation.kubelet import ContainerSpec, KubeletSettings, Phase
 from sharer.simulation.memory_limits import LimitBackend

@@ -13,7 +13,7 @@ from sharer.core.device_id import DeviceId, Strategy
 from sharer.core.edits import ContainerEdits, DeviceFacts, Injection, NodeFacts
 from sharer.core.errors import RequestError
 from sharer.core.grant import make_grant
-from sharer.core.holders.evidence import GpuProcess, ProcessReading
+from sharer.core.holders.evidence import GpuProcess
 from sharer.core.limits.limits import ComputeBound, MemoryBound, Tenant
 from sharer.core.limits.usage import NOT_KNOWN, Usage
 from sharer.core.mps.service import NEVER_SERVED
@@ -23,6 +23,7 @@ from sharer.core.policy.model import MemoryPolicy
 from sharer.core.quantities import GIB
 from sharer.core.slices.cut import Target
 from sharer.enforcers.mps import MpsEnforcer
+from tests.core import evidence
 from tests.core.builders import gpu, gpu_uuid, mig, node
 from tests.enforcers.out_of_reach import NOTHING
 
@@ -221,10 +222,7 @@ def enforcer(*states: MpsState) -> MpsEnforcer:
 
 
 def process(pid: int = 7, *, mps: bool | None = True, used_bytes: int | None = GIB, uuid: str = A) -> GpuProcess:
-    return GpuProcess(
-        pid=pid, gpu_uuid=uuid, used_bytes=used_bytes, command="python", uid="p", container_id=MAIN_ID,
-        attributed=True, is_mps_client=mps,
-    )  # fmt: skip
+    return replace(evidence.process("p", used_bytes, on=uuid, pid=pid, container_id=MAIN_ID), is_mps_client=mps)
 
 
 def tenant(container: str | None = "main", container_id: str | None = MAIN_ID) -> Tenant:
@@ -242,7 +240,7 @@ def tenant(container: str | None = "main", container_id: str | None = MAIN_ID) -
 
 def problems(*processes: GpuProcess, state: MpsState | None = None, asked: bool = True) -> dict[Promise, str | None]:
     """Of the promises of a container with these processes; None: it is held."""
-    reading = ProcessReading(processes=processes, asked=frozenset({A, B} if asked else ()))
+    reading = evidence.reading(*processes, asked=[A, B] if asked else [])
     main = tenant()
     verdicts = enforcer(state or daemon()).verify([main], Usage(reading, node(gpu(0), gpu(1))))
     return {promise: verdicts[main.key, promise, A].problem for promise in Promise}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from sharer.core.device_id import DeviceId
 from sharer.core.edits import ContainerEdits, NodeFacts
 from sharer.core.grant import make_grant
-from sharer.core.holders.evidence import GpuProcess, ProcessReading
 from sharer.core.limits.limits import MemoryBound, Tenant
 from sharer.core.limits.usage import Usage
 from sharer.core.policy.enforcers import Choice, Promise
@@ -14,6 +13,7 @@ from sharer.core.quantities import GIB
 from sharer.core.slices.cut import Target
 from sharer.enforcers.watch import WatchEnforcer
 from tests.core.builders import gpu, gpu_uuid, node
+from tests.core.evidence import process, reading
 from tests.enforcers.out_of_reach import NOTHING
 
 A = gpu_uuid(0)
@@ -23,12 +23,9 @@ MAIN = Tenant(uid="p", container="main", container_id="1" * 64, held=frozenset({
 
 
 def problem(*used_bytes: int | None, asked: bool = True, tenant: Tenant = MAIN) -> str | None:
-    processes = tuple(
-        GpuProcess(pid=7, gpu_uuid=A, used_bytes=used, command=None, uid="p", container_id="1" * 64, attributed=True)
-        for used in used_bytes
-    )
-    reading = ProcessReading(processes=processes, asked=frozenset({A} if asked else ()))
-    verdicts = ENFORCER.verify([tenant], Usage(reading, node(gpu(0))))
+    processes = (process("p", used, container_id="1" * 64) for used in used_bytes)
+    lists = reading(*processes, asked=[A] if asked else [])
+    verdicts = ENFORCER.verify([tenant], Usage(lists, node(gpu(0))))
     return verdicts[tenant.key, Promise.MEMORY, A].problem
 
 

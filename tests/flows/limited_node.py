@@ -32,10 +32,12 @@ from sharer.flows.hold.prestart import PreStart
 from sharer.flows.look.availability import AvailabilityCheck
 from sharer.flows.state import NodeState
 from sharer.simulation.gpus import SimulatedGpus
-from sharer.simulation.hardware import GpuSteering, SimulatedGpu
+from sharer.simulation.hardware import SimulatedGpu
 from sharer.simulation.memory_limits import LimitBackend
+from sharer.simulation.steering import GpuSteering
 from tests.core.builders import gpu_uuid, policy, rule, time_slicing
 from tests.fakes.cgroups import FakeCgroups
+from tests.fakes.no_watch import NoWatch
 
 A, B = gpu_uuid(0), gpu_uuid(1)
 GPUS = tuple(
@@ -46,13 +48,6 @@ SHARED = "nvidia.com/gpu.shared"
 POD = "0e1f8a3b-0000-4000-8000-00000000000a"
 FOUR = time_slicing(4)
 MIB_PER_GIB = 1024
-
-
-class Silence:
-    """A watch that never tells."""
-
-    def subscribe(self, directory: str, changed: Callable[[], None]) -> Callable[[], None]:
-        return lambda: None
 
 
 class GivenCheckpoint:
@@ -100,7 +95,7 @@ class LimitedNode:
 
     def start_agent(self) -> None:
         """An agent that remembers nothing."""
-        watched = CgroupTree(self.tree.root, self.tree.proc_root, Silence(), now_s=lambda: self.now_s)
+        watched = CgroupTree(self.tree.root, self.tree.proc_root, NoWatch(), now_s=lambda: self.now_s)
         cgroups = self.cgroups = self._cgroups(watched)
         self.enforcers = make_enforcers(Reach(limits=self._limits(self.driver), cgroups=cgroups))
         self.state = NodeState()

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from sharer.core.errors import NodeError
 from sharer.core.holders.evidence import (
     CgroupReading,
-    CheckpointEntry,
     CheckpointReading,
-    Holder,
     ListReading,
-    SliceKey,
 )
-from sharer.core.holders.observations import ApiSync, PodPhase, PodSeen, PodsSeen
-from sharer.core.ports import ProcessIdentity, RawProcess, RawProcesses
+from sharer.core.holders.observations import ApiSync
+from sharer.core.ports.holders import ProcessIdentity, RawProcess, RawProcesses
 from sharer.flows.holders.observe import Sources
 from tests.core.builders import gpu_uuid
+from tests.core.evidence import key
 
 T = TypeVar("T")
-RESOURCE = "nvidia.com/gpu.shared"
 UUID = gpu_uuid(0)
-A, B = ((RESOURCE, f"{UUID}::ts-{replica}-20480") for replica in (0, 1))
+A, B = key(0, 20480), key(1, 20480)
 
 
 @dataclass
@@ -122,27 +119,6 @@ class _Pods:
     sync: ApiSync
 
 
-def listed(
-    holders: Mapping[SliceKey, str] | None = None, *, others: Collection[str] = (), age_s: float | None = None
-) -> ListReading:
-    """A `List` in which these pods hold these slices, and the others hold nothing."""
-    found = {key: Holder(uid=None, namespace="default", pod=pod, container="c") for key, pod in (holders or {}).items()}
-    names = frozenset(("default", pod) for pod in (*(holders or {}).values(), *others))
-    return ListReading(serial=1, holders=found, pods=names, kubelet_age_s=age_s)
-
-
-def checkpoint(*entries: tuple[str, SliceKey]) -> CheckpointReading:
-    """A checkpoint that names these pods' UIDs and slices."""
-    return CheckpointReading(
-        serial=1,
-        entries=tuple(CheckpointEntry(uid=uid, container="c", resource=key[0], ids=(key[1],)) for uid, key in entries),
-    )
-
-
-def alive(*uids: str) -> CgroupReading:
-    return CgroupReading(populated=dict.fromkeys(uids, True))
-
-
 def running(*pids: int, on: str = UUID) -> RawProcesses:
     found = tuple(RawProcess(pid=pid, gpu_uuid=on, used_bytes=2**30) for pid in pids)
     return RawProcesses(processes=found, asked=frozenset({UUID}))
@@ -150,12 +126,3 @@ def running(*pids: int, on: str = UUID) -> RawProcesses:
 
 def of_pod(uid: str | None, command: str = "python") -> ProcessIdentity:
     return ProcessIdentity(pods=() if uid is None else ((uid, "f" * 64),), command=command)
-
-
-def pods(**phases: PodPhase) -> PodsSeen:
-    """Pods of these names, with UIDs like them."""
-    seen = {
-        f"uid-{name}": PodSeen(uid=f"uid-{name}", cgroup_uid=f"uid-{name}", namespace="default", name=name, phase=phase)
-        for name, phase in phases.items()
-    }
-    return PodsSeen(pods=seen, synced_at_s=0.0, resource_version="1")

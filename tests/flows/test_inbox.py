@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import threading
 
-from sharer.core.ports import XidEvent
+from sharer.core.ports.driver import XidEvent
 from sharer.flows.inbox import Allocated, Hint, Inbox, News
-from tests.flows.sources import RESOURCE, pods
+from tests.core.evidence import SHARED, seen
 
 XID = XidEvent(gpu_uuid="GPU-a", gpu_instance_id=None, compute_instance_id=None, xid=79)
-GIVEN = Allocated(resource=RESOURCE, ids=("a", "b"))
+GIVEN = Allocated(resource=SHARED, ids=("a", "b"))
 
 
 def test_everything_arrives_once_and_in_order() -> None:
     inbox = Inbox()
-    left: list[News] = [XID, GIVEN, pods(), Hint.START, XID]
+    left: list[News] = [XID, GIVEN, seen(), Hint.START, XID]
     for news in left:
         inbox.put(news)
     assert inbox.wait(0.0) == left

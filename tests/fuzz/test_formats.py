@@ -32,7 +32,8 @@ from sharer.core.mps.state import MpsGpu, MpsInterface, MpsState, why_not_served
 from sharer.core.report.gpu_node import make_gpu_node
 from sharer.core.report.inventory import report_inventory
 from tests.core.builders import gpu, mig, node, policy, time_slicing
-from tests.core.nodes import ABOUT, NOW_S, held, key, known, report
+from tests.core.evidence import held, key
+from tests.core.nodes import ABOUT, NOW_S, known, report
 from tests.fuzz.mutations import DEEP, Json, altered, as_bytes, damaged
 
 T = TypeVar("T")

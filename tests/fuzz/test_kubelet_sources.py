@@ -20,7 +20,8 @@ from sharer.adapters.podresources import PodResources
 from sharer.core.errors import NodeError
 from sharer.core.holders.evidence import CheckpointReading, ListReading
 from sharer.kubeletapi import podresources_pb2 as pb
-from tests.adapters.test_checkpoint import REAL, ByHand
+from tests.adapters.test_checkpoint import REAL
+from tests.fakes.no_watch import NoWatch
 from tests.fuzz.mutations import Json, altered, as_bytes, damaged
 
 ENTRY = json.loads(REAL)["Data"]["PodDeviceEntries"][0]
@@ -41,7 +42,7 @@ def parse(text: bytes, folder: Path) -> CheckpointReading | None:
     path.write_bytes(text)
     refused = ""
     try:
-        found = Checkpoint(path, ByHand()).read()
+        found = Checkpoint(path, NoWatch()).read()
     except NodeError as error:
         found, refused = None, str(error)
     assert (found is None) == ("is damaged" in refused)

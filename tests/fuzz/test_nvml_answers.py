@@ -18,7 +18,7 @@ from sharer.adapters.nvml import NvmlDriver
 from sharer.adapters.nvml.discovery import MAX_PLAUSIBLE_MEMORY_BYTES
 from sharer.core.device_id import DeviceId
 from sharer.core.inventory import Inventory
-from sharer.core.ports import RawProcesses
+from sharer.core.ports.holders import RawProcesses
 from sharer.core.quantities import GIB
 from sharer.simulation.hardware import SimulatedGpu, SimulatedMig, SimulatedProcess
 from tests.core.builders import policy, time_slicing

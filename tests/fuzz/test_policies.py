@@ -17,7 +17,7 @@ from sharer.core.errors import PolicyError, Problem
 from sharer.core.grant import make_grant
 from sharer.core.injection import container_edits
 from sharer.core.inventory import Inventory
-from sharer.core.policy.list_size import MAX_LIST_BYTES, worst_case_list_bytes
+from sharer.core.policy.list_size import MAX_LIST_BYTES
 from sharer.core.policy.model import Policy
 from sharer.core.policy.text import to_yaml
 from sharer.core.quantities import MIB
@@ -26,6 +26,7 @@ from sharer.core.slices.plan import make_plan
 from tests.core.builders import gpu, mig, node
 from tests.core.nodes import known, report
 from tests.core.policies import HEAD
+from tests.core.wire import worst_case_wire_bytes
 
 UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"  # of `gpu(0)`
 SLICED = replace(gpu(2, mig_enabled=True), mig_devices=(mig(1, "1g.10gb"), mig(2, "1g.10gb+me"), mig(3, None)))
@@ -202,7 +203,7 @@ def serve(policy: Policy, inventory: Inventory) -> None:
     promised: dict[str, int] = {}
     for resource, offer in what.offers.items():
         ids = sorted(offer.slices)
-        assert worst_case_list_bytes(ids) <= MAX_LIST_BYTES, f"{resource} is more than a kubelet takes"
+        assert worst_case_wire_bytes(ids) <= MAX_LIST_BYTES, f"{resource} is more than a kubelet takes"
         for size in {1, min(3, len(ids)), len(ids)} - {0}:
             chosen = prefer(offer.layout, offer.placement, ids, [], size)
             assert len(set(chosen)) == size

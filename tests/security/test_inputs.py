@@ -12,7 +12,7 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from sharer.adapters.policy_source import MountedPolicies
 from sharer.adapters.processes import MAX_COMMAND, ProcFs
 from sharer.core.errors import NodeError
 from tests.fakes.cgroups import FakeCgroups
+from tests.fakes.no_watch import NoWatch
 
 ENDLESS_BYTES = 2**40  # more than any machine of ours could read
 MIB = 2**20
@@ -51,11 +52,6 @@ def make_endless(path: Path) -> Path:
     with path.open("wb") as file:
         file.truncate(ENDLESS_BYTES)
     return path
-
-
-class NoWatch:
-    def subscribe(self, directory: str, changed: Callable[[], None]) -> Callable[[], None]:
-        return lambda: None
 
 
 # -- files

@@ -21,16 +21,12 @@ from sharer.adapters.mps.files import write_whole
 from sharer.adapters.mps.logs import LogReader
 from sharer.adapters.policy_memory import LastGoodPolicy
 from sharer.core.errors import NodeError
-from sharer.core.ports import PolicyText
+from sharer.core.ports.policy import PolicyText
 from tests.fakes.cgroups import FakeCgroups
+from tests.fakes.no_watch import NoWatch
 
 UID, OTHER = "0e1f8a3b-0000-4000-8000-00000000000a", "0e1f8a3b-0000-4000-8000-00000000000b"
 SOON_S = 10.0
-
-
-class NoWatch:
-    def subscribe(self, directory: str, changed: Callable[[], None]) -> Callable[[], None]:
-        return lambda: None
 
 
 @pytest.fixture

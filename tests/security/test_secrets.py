@@ -12,20 +12,20 @@ from sharer.adapters.kube.access import Kubeconfig
 from sharer.adapters.kube.errors import ApiError
 from sharer.core.holders.observations import ApiTroubleKind
 from sharer.simulation.apiserver import NODE, ApiServer, node_object
-from tests.adapters.kube.lab import Lab
+from tests.adapters.kube.lab import KubeLab
 
 SECRET = "eyJhbGciOi-secret"
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
-    with ApiServer().start() as server, contextlib.closing(Lab(tmp_path, server)) as lab:
+def lab(tmp_path: Path) -> Iterator[KubeLab]:
+    with ApiServer().start() as server, contextlib.closing(KubeLab(tmp_path, server)) as lab:
         server.put(NODE, node_object("node-1", uid="n1"))
         yield lab
 
 
 @pytest.mark.parametrize("written", [f"{SECRET}\n", f"{SECRET}\r\n", f" {SECRET} "])
-def test_the_line_end_of_a_token_s_file_is_no_part_of_it(lab: Lab, written: str) -> None:
+def test_the_line_end_of_a_token_s_file_is_no_part_of_it(lab: KubeLab, written: str) -> None:
     """P35: as kubectl reads it, so that what `echo` has written works."""
     lab.server.accept_tokens(SECRET)
     assert lab.client(token=written).node("node-1").uid == "n1"
@@ -35,7 +35,7 @@ def test_the_line_end_of_a_token_s_file_is_no_part_of_it(lab: Lab, written: str)
     "written", [f"{SECRET}\nx", f"{SECRET}\x00", f"{SECRET}é", f"{SECRET}→", f"a\r\nX-A: {SECRET}"]
 )
 def test_a_token_that_no_header_can_carry_is_refused_and_not_quoted(
-    lab: Lab, written: str, caplog: pytest.LogCaptureFixture
+    lab: KubeLab, written: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """P35: http.client would say the whole header, and a thread's boundary log it."""
     with pytest.raises(ApiError, match="its token has a character that no HTTP header can carry") as refused:
@@ -55,7 +55,7 @@ def test_a_token_that_no_header_can_carry_is_refused_and_not_quoted(
         f"token: {SECRET}\x01",
     ],
 )
-def test_a_damaged_kubeconfig_is_told_without_what_is_in_it(lab: Lab, tmp_path: Path, text: str) -> None:
+def test_a_damaged_kubeconfig_is_told_without_what_is_in_it(lab: KubeLab, tmp_path: Path, text: str) -> None:
     path = tmp_path / "damaged"
     path.write_text(text)
     with pytest.raises(ApiError) as refused:
@@ -64,7 +64,7 @@ def test_a_damaged_kubeconfig_is_told_without_what_is_in_it(lab: Lab, tmp_path: 
     assert SECRET not in str(refused.value)
 
 
-def test_a_refusal_of_the_api_server_tells_no_token(lab: Lab) -> None:
+def test_a_refusal_of_the_api_server_tells_no_token(lab: KubeLab) -> None:
     lab.server.accept_tokens("another")
     with pytest.raises(ApiError) as refused:
         lab.client(token=SECRET).node("node-1")

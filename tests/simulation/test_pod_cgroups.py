@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,16 +16,10 @@ from sharer.core.errors import NodeError
 from sharer.kubeletapi import deviceplugin_pb2 as pb
 from sharer.simulation.cgroups import PodCgroups, end_process, write_host_pids, write_process
 from sharer.simulation.kubelet import ContainerSpec, ContainerState
-from tests.simulation.fake_kubelet_node import GPU, Node, fake_node
+from tests.fakes.no_watch import NoWatch
+from tests.simulation.kubelet.node import GPU, Node, fake_node
 
 LATE = "example.com/late"
-
-
-class Unwatched:
-    """Watches nothing."""
-
-    def subscribe(self, directory: str, changed: Callable[[], None]) -> Callable[[], None]:
-        return lambda: None
 
 
 @pytest.fixture
@@ -45,7 +39,7 @@ def tree(node: Node) -> Iterator[PodCgroups]:
 
 def wait_populated(node: Node, wanted: Mapping[str, bool]) -> None:
     """Until the real adapter reads this. The tree follows within moments, on another thread."""
-    cgroups, found = Cgroups(node.root / "cgroup", Unwatched()), None
+    cgroups, found = Cgroups(node.root / "cgroup", NoWatch()), None
     for _ in range(500):
         with contextlib.suppress(NodeError):  # a folder in the making
             found = dict(cgroups.read().populated)
@@ -120,7 +114,7 @@ def test_each_container_has_a_process_whose_mounts_tell_its_name(tmp_path: Path,
     with contextlib.closing(tree):
         pod = node.kubelet.start_pod("p", containers=[ContainerSpec(name="a"), ContainerSpec(name="b")])
         wait_leaves(node, tree, pod.uid, "a", "b")
-        cgroups, named = CgroupTree(node.root / "cgroup", tmp_path, Unwatched()), None
+        cgroups, named = CgroupTree(node.root / "cgroup", tmp_path, NoWatch()), None
         for _ in range(500):  # a process comes a moment after its leaf
             named = sorted(str(one.name) for one in cgroups.read()[pod.uid].containers)
             if named == ["None", "a", "b"]:

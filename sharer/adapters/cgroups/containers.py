@@ -22,7 +22,7 @@ from sharer.adapters.cgroups import tree
 from sharer.core.cgroup_names import container_id, pod_uid
 from sharer.core.errors import NodeError
 from sharer.core.limits.limits import ContainerCgroup, PodCgroup
-from sharer.core.ports import Watcher
+from sharer.core.ports.watch import Watcher
 from sharer.core.values import dataclass
 
 SCRATCH = "sharer-check"

@@ -14,13 +14,13 @@ from pathlib import Path
 from sharer.adapters.cgroups import tree
 from sharer.core.errors import NodeError
 from sharer.core.holders.evidence import CgroupReading
-from sharer.core.ports import Watcher
+from sharer.core.ports.watch import Watcher
 
 MAX_INNER_DEPTH = 32  # of the cgroups in a pod's that are searched for a process; a container may make its own
 
 
 class Cgroups:
-    """The cgroup tree as this process sees the host's. For one thread. Implements core.ports.CgroupSource."""
+    """The cgroup tree as this process sees the host's. For one thread. Implements core.ports.holders.CgroupSource."""
 
     def __init__(self, root: Path, watcher: Watcher) -> None:
         """`root` is where the host's /sys/fs/cgroup is seen."""

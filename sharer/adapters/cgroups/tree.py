@@ -1,4 +1,4 @@
-"""Where pods are in a cgroup hierarchy, and how its files and folders are read.
+"""What kind of cgroup hierarchy it is, where pods are in it, and how its files and folders are read.
 
 Works on cgroup v2, v1 and hybrid hosts, with the cgroupfs and the systemd driver and below any `cgroupRoot`
 (runtime-facts §5 to §7). A directory that vanishes while it is looked at is empty; anything else that cannot be read
@@ -10,12 +10,22 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from sharer.core.cgroup_names import is_class, is_kubelet, is_kubepods, pod_uid
 
 MAX_DEPTH = 4  # of the kubepods folder below the root: /kubelet.slice/kubelet-kubepods.slice
 GONE = (errno.ENOENT, errno.ENODEV)  # of a directory that was removed; the second from a file that was open
 _START_BYTES = 4096
+
+
+def cgroup_version(root: Path) -> str | None:
+    """How the host's cgroups are mounted: "v2", "v1", "hybrid" (v1 with a v2 beside it); None: not seen at `root`."""
+    if os.path.exists(root / "cgroup.controllers"):
+        return "v2"
+    if os.path.exists(root / "unified"):
+        return "hybrid"
+    return "v1" if os.path.exists(root / "memory") else None
 
 
 def find_trees(root: str) -> list[str]:

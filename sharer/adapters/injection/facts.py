@@ -37,7 +37,7 @@ class _Wanted:
 
 
 class InjectionFacts:
-    """Implements core.ports.FactsReader and core.ports.SliceSpecs. For one thread."""
+    """Implements core.ports.injection.FactsReader and core.ports.injection.SliceSpecs. For one thread."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class InjectionFacts:
         return self._marked(facts)
 
     def write(self, ids: Iterable[DeviceId], facts: NodeFacts) -> NodeFacts:
-        """See core.ports.SliceSpecs. Does nothing unless `cdi` is in use."""
+        """See core.ports.injection.SliceSpecs. Does nothing unless `cdi` is in use."""
         if Injection.CDI not in facts.injection:
             return facts
         asked = tuple(ids)
@@ -113,11 +113,11 @@ class InjectionFacts:
 
     @property
     def is_behind(self) -> bool:
-        """See core.ports.SliceSpecs. Too many slices are no reason: those stay too many."""
+        """See core.ports.injection.SliceSpecs. Too many slices are no reason: those stay too many."""
         return any(uuid for uuid in self._problems)
 
     def keep_only(self, ids: Collection[DeviceId]) -> None:
-        """See core.ports.SliceSpecs."""
+        """See core.ports.injection.SliceSpecs."""
         self._slices.keep_only({str(device_id) for device_id in ids})
 
     def _write_device(self, uuid: str, ids: Sequence[DeviceId], facts: NodeFacts) -> None:

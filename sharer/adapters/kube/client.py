@@ -19,7 +19,7 @@ from sharer.adapters.kube.steering import node_seen
 from sharer.adapters.kube.timings import KubeTimings
 from sharer.adapters.kube.wire import Bare, ObjectMeta, Page
 from sharer.core.holders.observations import NodeSeen
-from sharer.core.ports import ApiEvent, Eviction
+from sharer.core.ports.api import ApiEvent, Eviction
 
 if TYPE_CHECKING:  # importing it imports the official client
     from sharer.adapters.kube.transport import Stream, Transport
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class KubeClient:
-    """The API server, for any number of threads. Made by `connect`. Implements `core.ports.ApiWriter`."""
+    """The API server, for any number of threads. Made by `connect`. Implements `core.ports.api.ApiWriter`."""
 
     def __init__(self, transport: Transport, timings: KubeTimings) -> None:
         self._transport = transport
@@ -155,12 +155,12 @@ class KubeClient:
         return self._read(call, _BARE).metadata
 
     def tell(self, event: ApiEvent) -> None:
-        """See `core.ports.ApiWriter`. By apply under a fixed name: the same news again updates one Event."""
+        """See `core.ports.api.ApiWriter`. By apply under a fixed name: the same news again updates one Event."""
         name, fields = event_object(event)
         self.apply(EVENTS, name, fields, namespace=event_namespace(event))
 
     def evict(self, namespace: str, name: str, uid: str) -> Eviction:
-        """See `core.ports.ApiWriter`. The grace period is the pod's own."""
+        """See `core.ports.api.ApiWriter`. The grace period is the pod's own."""
         call = Call(
             verb="create",
             resource=PODS,

@@ -25,7 +25,7 @@ from sharer.adapters.kube.fleet import Lease, Node, lease_facts, node_facts
 from sharer.adapters.kube.gpu_nodes import GpuNodeReader
 from sharer.adapters.kube.pods import pod_seen
 from sharer.adapters.kube.wire import Page, Pod
-from sharer.core.cluster.facts import ClusterFacts, GpuNodeFacts, LeaseFacts, NodeFacts, Source
+from sharer.core.cluster.facts import ClusterFacts, GpuNodeFacts, LeaseFacts, NodeCapacity, Source
 from sharer.core.cluster.pod_asks import PodAsk, pod_ask
 from sharer.core.holders.observations import ApiTroubleKind
 from sharer.core.values import dataclass
@@ -120,7 +120,7 @@ Kind = Callable[[], "tuple[msgspec.json.Decoder[Page[W]], Callable[[W], T | str 
 """Makes a decoder for one list and a function from an object to what it says, a problem, or nothing."""
 
 
-def _nodes() -> tuple[msgspec.json.Decoder[Page[Node]], Callable[[Node], NodeFacts | str | None]]:
+def _nodes() -> tuple[msgspec.json.Decoder[Page[Node]], Callable[[Node], NodeCapacity | str | None]]:
     return msgspec.json.Decoder(Page[Node]), node_facts
 
 

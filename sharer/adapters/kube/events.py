@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 
-from sharer.core.ports import ApiEvent
+from sharer.core.ports.api import ApiEvent
 
 COMPONENT = "sharer"
 CLUSTER_SCOPE_NAMESPACE = "default"  # where Events about Nodes must be

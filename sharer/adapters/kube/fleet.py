@@ -9,7 +9,7 @@ import msgspec
 
 from sharer.adapters.kube.pods import is_extended, whole_number
 from sharer.adapters.kube.wire import ObjectMeta
-from sharer.core.cluster.facts import LeaseFacts, NodeFacts, is_telling
+from sharer.core.cluster.facts import LeaseFacts, NodeCapacity, is_telling
 
 
 class _Read(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
@@ -61,12 +61,12 @@ class Lease(_Read, frozen=True):
     spec: LeaseSpec = LeaseSpec()
 
 
-def node_facts(node: Node) -> NodeFacts:
+def node_facts(node: Node) -> NodeCapacity:
     """A Node in the core's words."""
     ready = next((one for one in node.status.conditions or () if one.type == "Ready"), None)
     why = None if ready is None else ": ".join(part for part in (ready.reason, ready.message) if part)
     capacity, allocatable = _extended(node.status.capacity), _extended(node.status.allocatable)
-    return NodeFacts(
+    return NodeCapacity(
         name=node.metadata.name,
         ready=None if ready is None else ready.status == "True",
         not_ready_reason=None if ready is None or ready.status == "True" else why or None,

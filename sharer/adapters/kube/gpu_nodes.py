@@ -15,6 +15,7 @@ import msgspec
 from sharer.adapters.kube.wire import ObjectMeta
 from sharer.core.cluster.facts import GpuNodeFacts
 from sharer.core.report.node import (
+    LEASE_ANNOTATION,
     GpuStatus,
     HolderReport,
     HostReport,
@@ -25,7 +26,6 @@ from sharer.core.report.node import (
 
 T = TypeVar("T", bound=Hashable)
 
-LEASE_ANNOTATION = "sharer.dev/lease"  # "namespace/name"
 Count = Annotated[int, msgspec.Meta(ge=0)]  # anything below is nobody's count (bug case P38)
 
 

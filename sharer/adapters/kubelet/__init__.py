@@ -1,6 +1,6 @@
 """Our side of the kubelet's device plugin API (kubelet-contract.md is the law).
 
-link        GrpcKubeletLink: the resources, and how they begin and end; implements core.ports.KubeletLink
+link        GrpcKubeletLink: the resources, and how they begin and end; implements core.ports.kubelet.KubeletLink
 resource    one resource's life: wait for the kubelet, serve, register, notice the end, begin again
 server      one gRPC server on one socket file, for one registration
 feed        the list, and the streams that read it

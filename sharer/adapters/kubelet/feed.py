@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from sharer.adapters.kubelet.wire import list_message
-from sharer.core.ports import ListedDevice
+from sharer.core.ports.kubelet import ListedDevice
 
 
 class DeviceFeed:

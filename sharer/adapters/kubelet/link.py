@@ -12,13 +12,14 @@ from sharer.adapters.kubelet import sockets
 from sharer.adapters.kubelet.counters import KubeletCounters, Tally
 from sharer.adapters.kubelet.resource import ServedResource
 from sharer.adapters.kubelet.timings import KubeletTimings
-from sharer.core.ports import ListedDevice, ResourceAnswers, ResourceOptions, Watcher
+from sharer.core.ports.kubelet import ListedDevice, ResourceAnswers, ResourceOptions
+from sharer.core.ports.watch import Watcher
 
 log = logging.getLogger(__name__)
 
 
 class GrpcKubeletLink:
-    """Implements `core.ports.KubeletLink`. Make it, and use it, only while holding the node's agent lock.
+    """Implements `core.ports.kubelet.KubeletLink`. Make it, and use it, only while holding the node's agent lock.
 
     Making it removes the sockets that dead agents left in the directory. Raises InputError if the directory's name is
     too long for a socket in it. The directory itself, and the kubelet, may come later.
@@ -39,7 +40,7 @@ class GrpcKubeletLink:
     def offer(
         self, resource: str, options: ResourceOptions, devices: Sequence[ListedDevice], answers: ResourceAnswers
     ) -> None:
-        """See `core.ports.KubeletLink`. Returns at once: serving and registering happen on the resource's own thread.
+        """See `core.ports.kubelet.KubeletLink`. Returns at once: the resource's own thread serves and registers it.
 
         A changed list reaches the kubelet within 0.1 s; changed answers count at once; changed options cost a new
         registration. Raises ValueError for a list with a repeated ID or a negative NUMA node.
@@ -64,7 +65,7 @@ class GrpcKubeletLink:
             served.start()
 
     def withdraw(self, resource: str) -> None:
-        """See `core.ports.KubeletLink`. Returns when the stream has ended and the socket is gone."""
+        """See `core.ports.kubelet.KubeletLink`. Returns when the stream has ended and the socket is gone."""
         with self._changing:
             served = self._resources.get(resource)
             if served is not None:
@@ -72,13 +73,13 @@ class GrpcKubeletLink:
                 self._end({resource: served})
 
     def renew(self, resource: str) -> None:
-        """See `core.ports.KubeletLink`."""
+        """See `core.ports.kubelet.KubeletLink`."""
         served = self._resources.get(resource)
         if served is not None:
             served.renew()
 
     def registered(self) -> dict[str, bool]:
-        """See `core.ports.KubeletLink`."""
+        """See `core.ports.kubelet.KubeletLink`."""
         return {name: served.registered for name, served in self._resources.items()}
 
     def counters(self) -> KubeletCounters:
@@ -86,7 +87,7 @@ class GrpcKubeletLink:
         return self._tally.snapshot()
 
     def stop(self) -> None:
-        """See `core.ports.KubeletLink`. Devices are not marked Unhealthy: pods that hold them run on."""
+        """See `core.ports.kubelet.KubeletLink`. Devices are not marked Unhealthy: pods that hold them run on."""
         with self._changing:
             if self._stopped:
                 return

@@ -33,7 +33,7 @@ from sharer.adapters.kubelet.server import PluginServer
 from sharer.adapters.kubelet.sockets import FileIdentity
 from sharer.adapters.kubelet.timings import KubeletTimings
 from sharer.core.errors import NodeError
-from sharer.core.ports import ListedDevice, ResourceAnswers, ResourceOptions
+from sharer.core.ports.kubelet import ListedDevice, ResourceAnswers, ResourceOptions
 from sharer.kubeletapi import deviceplugin_pb2 as api
 from sharer.kubeletapi import deviceplugin_pb2_grpc as api_grpc
 

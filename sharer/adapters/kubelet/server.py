@@ -22,7 +22,7 @@ from sharer.adapters.kubelet.counters import Tally
 from sharer.adapters.kubelet.feed import DeviceFeed, Stream, Streams
 from sharer.adapters.kubelet.repeats import Repeats
 from sharer.core.errors import NodeError, RequestError
-from sharer.core.ports import ResourceAnswers, ResourceOptions
+from sharer.core.ports.kubelet import ResourceAnswers, ResourceOptions
 from sharer.kubeletapi import deviceplugin_pb2 as api
 
 log = logging.getLogger(__name__)

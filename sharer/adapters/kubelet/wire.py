@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from sharer.core.edits import ContainerEdits
-from sharer.core.ports import ListedDevice, ResourceAnswers, ResourceOptions
+from sharer.core.ports.kubelet import ListedDevice, ResourceAnswers, ResourceOptions
 from sharer.kubeletapi import deviceplugin_pb2 as api
 
 VERSION = "v1beta1"  # the only one a kubelet accepts

@@ -27,6 +27,7 @@ from sharer.adapters.mps.control import Control, NoAnswerError
 from sharer.adapters.mps.directories import MAX_SOCKET_PATH_BYTES, widen
 from sharer.adapters.mps.files import write_whole
 from sharer.adapters.mps.legacy import Answer, may_mean, number_in
+from sharer.core.device_id import uuid_part
 from sharer.core.errors import NodeError
 from sharer.core.mps.daemon import Launch, MpsClient, MpsShare
 
@@ -133,7 +134,7 @@ class Namespaces:
         for row in csv.reader(io.StringIO(listed)):
             if len(row) >= 4 and row[0].strip().isdigit():
                 device_id = devices.get(row[3].strip())
-                gpus.setdefault(int(row[0]), set()).update(() if device_id is None else {device_id.partition("::")[0]})
+                gpus.setdefault(int(row[0]), set()).update(() if device_id is None else {uuid_part(device_id)})
         for pid, found in gpus.items():
             yield MpsClient(pid=pid, gpus=tuple(sorted(found)), server=None, alive=self._is_alive(pid))
 

@@ -23,7 +23,8 @@ from sharer.adapters.nvml.worker import Worker
 from sharer.core.enforcer import LimitAnswer, LimitQuestion
 from sharer.core.errors import AwayError, FinalError, NodeError
 from sharer.core.inventory import Inventory, Topology
-from sharer.core.ports import GpuSigns, RawProcesses, XidEvent
+from sharer.core.ports.driver import GpuSigns, XidEvent
+from sharer.core.ports.holders import RawProcesses
 
 T = TypeVar("T")
 
@@ -123,13 +124,13 @@ class NvmlDriver:
         self._worker.stop()
 
     def pause(self, reason: str) -> None:
-        """See `core.ports.Pausable`. Takes up to a second where somebody waits for XIDs."""
+        """See `core.ports.driver.Pausable`. Takes up to a second where somebody waits for XIDs."""
         self._paused = reason
         self._going_on.clear()
         self._worker.run(self._close, within_s=CLOSE_WITHIN_S)
 
     def resume(self) -> None:
-        """See `core.ports.Pausable`."""
+        """See `core.ports.driver.Pausable`."""
         self._paused = None
         self._going_on.set()
 

@@ -20,7 +20,7 @@ from sharer.adapters.nvml.calls import Calls, Handle, RawEvent, address_of
 from sharer.adapters.nvml.errors import FUNCTION_NOT_FOUND, NvmlCallError
 from sharer.adapters.nvml.session import FoundGpu, Session
 from sharer.core.errors import NodeError
-from sharer.core.ports import GpuSigns, XidEvent
+from sharer.core.ports.driver import GpuSigns, XidEvent
 
 MAX_EMPTY_WAITS = 3  # waits in a row that end early without an event: the driver does not wait, and a loop would spin
 JOIN_GRACE_S = 1.0  # for a wait that ends a little late

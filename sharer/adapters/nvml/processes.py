@@ -15,7 +15,7 @@ import pynvml
 from sharer.adapters.nvml.calls import Calls, Handle
 from sharer.adapters.nvml.errors import FUNCTION_NOT_FOUND, INVALID_ARGUMENT, NOT_FOUND, NvmlCallError
 from sharer.adapters.nvml.session import Session
-from sharer.core.ports import RawProcess, RawProcesses
+from sharer.core.ports.holders import RawProcess, RawProcesses
 from sharer.core.values import dataclass
 
 ROOM = 32  # entries of the first try; a GPU with more takes a second one

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from sharer.core.holders.observations import ApiSync, ApiTroubleKind, NodeSeen
 from sharer.core.policy.values import nearest
-from sharer.core.ports import PolicyShelf, PolicyText
+from sharer.core.ports.policy import PolicyShelf, PolicyText
 from sharer.core.values import dataclass
 
 POLICY_LABEL = "sharer.dev/policy"  # of a Node: the key of its policy
@@ -45,7 +45,7 @@ NodeLabels = KnownLabels | UnknownLabels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class PolicyChoice:
     """What a node is to follow, as far as it can be told."""
 
     name: str | None  # the key that its label asks for; None: not known, or one policy serves every node
@@ -77,21 +77,21 @@ def labels_of(node: NodeSeen | None, sync: ApiSync | None, node_name: str) -> No
     return UnknownLabels(reason=sync.trouble.message)
 
 
-def choose(shelf: PolicyShelf, labels: NodeLabels, *, is_first: bool) -> Choice:
+def choose_policy(shelf: PolicyShelf, labels: NodeLabels, *, is_first: bool) -> PolicyChoice:
     """This node's policy. `is_first`: it follows none yet, so the declared default may stand in for a missing one."""
     if shelf.is_for_every_node:
-        return Choice(name=None, text=next(iter(shelf.texts.values())), warnings=_warnings(shelf, labels))
+        return PolicyChoice(name=None, text=next(iter(shelf.texts.values())), warnings=_warnings(shelf, labels))
     for_long = isinstance(labels, UnknownLabels) and labels.for_long
     default = _find(shelf, DEFAULT_NAME) if is_first or for_long else None
     if isinstance(labels, UnknownLabels):
         only = default if len(shelf.texts) == 1 else None  # whatever the label says, nothing else could be taken
         unknown = f"which policy of {shelf.place} this node wants is not known: {labels.reason}"
-        return Choice(name=None, text=only, problem=unknown, warnings=shelf.warnings)
+        return PolicyChoice(name=None, text=only, problem=unknown, warnings=shelf.warnings)
     name = labels.policy_name
     wanted = _find(shelf, name)
     problem = _missing(shelf, name) if wanted is None else None
     warnings = (*_warnings(shelf, labels), *_hidden(shelf, name))
-    return Choice(name=name, text=wanted or default, problem=problem, warnings=warnings)
+    return PolicyChoice(name=name, text=wanted or default, problem=problem, warnings=warnings)
 
 
 def _warnings(shelf: PolicyShelf, labels: NodeLabels) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from sharer.core.change.choice import HOLD_LABEL, KnownLabels, NodeLabels, UnknownLabels
 from sharer.core.policy.model import Policy
-from sharer.core.ports import PolicyText
+from sharer.core.ports.policy import PolicyText
 from sharer.core.quantities import duration
 from sharer.core.values import dataclass
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 
-from sharer.core.device_id import DeviceId, Strategy, recognise
+from sharer.core.device_id import DeviceId, Strategy, recognise, uuid_part
 from sharer.core.holders.evidence import SliceKey
 from sharer.core.holders.ledger import Ledger, State
 from sharer.core.quantities import MIB
@@ -58,12 +58,14 @@ def step(listing: Listing, plan: Plan, ledger: Ledger, now_s: float, *, patience
     wanted = {(resource.name, str(one.id)): one.id for resource in plan.resources for one in resource.slices}
     occupied = _occupied(ledger, {resource.name for resource in plan.resources})
     devices = _by_device(wanted, listing, occupied)
-    ghosts = _ghost_bytes(ledger)
+    remnant_bytes = _remnant_bytes(ledger)
     ids: dict[SliceKey, Listed] = {}
     waiting: dict[str, str] = {}
     old: dict[SliceKey, Listed] = {}
     for uuid, keys in devices.items():
-        allowed, reason = _allowed(keys, wanted, listing, occupied, plan.rooms.get(uuid), ghosts.get(uuid, 0), now_s)
+        allowed, reason = _allowed(
+            keys, wanted, listing, occupied, plan.rooms.get(uuid), remnant_bytes.get(uuid, 0), now_s
+        )
         if reason is not None:
             waiting[uuid] = reason
         for key in keys:
@@ -95,22 +97,22 @@ def _occupied(ledger: Ledger, resources: set[str]) -> set[SliceKey]:
     return {key for key in keys if key[0] in resources or recognise(key[1]) is not None}
 
 
-def _ghost_bytes(ledger: Ledger) -> dict[str, int]:
+def _remnant_bytes(ledger: Ledger) -> dict[str, int]:
     """By device, what remnants were seen to use of slices that have another owner by now: no promise covers it."""
     processes = ledger.evidence.processes
     if processes is None:
         return {}
     remains = {
-        (device_id.partition("::")[0], remnant.holder.uid)
+        (uuid_part(device_id), remnant.holder.uid)
         for (_, device_id), entry in ledger.entries.items()
         if entry.owner is not None
         for remnant in entry.remnants
     }
-    ghosts: dict[str, int] = {}
+    remnant_bytes: dict[str, int] = {}
     for process in processes.processes if remains else ():
         if (process.gpu_uuid, process.uid) in remains:
-            ghosts[process.gpu_uuid] = ghosts.get(process.gpu_uuid, 0) + (process.used_bytes or 0)
-    return ghosts
+            remnant_bytes[process.gpu_uuid] = remnant_bytes.get(process.gpu_uuid, 0) + (process.used_bytes or 0)
+    return remnant_bytes
 
 
 def _by_device(
@@ -121,7 +123,7 @@ def _by_device(
     for key, device_id in wanted.items():
         devices.setdefault(device_id.uuid, []).append(key)
     for key in sorted((listing.ids.keys() | occupied) - wanted.keys()):
-        devices.setdefault(key[1].partition("::")[0], []).append(key)
+        devices.setdefault(uuid_part(key[1]), []).append(key)
     return devices
 
 
@@ -131,14 +133,14 @@ def _allowed(
     listing: Listing,
     occupied: set[SliceKey],
     room: Room | None,
-    ghost_bytes: int,
+    remnant_bytes: int,
     now_s: float,
 ) -> tuple[set[SliceKey], str | None]:
     """The planned slices of one device that may be listed now, and why the others wait (None: there are no others)."""
     if room is None:
         return set(), None
     old = sorted(key for key in keys if key not in wanted and (key in occupied or _is_unsettled(key, listing, now_s)))
-    before = _Taken(promised_bytes=ghost_bytes)
+    before = _Taken(promised_bytes=remnant_bytes)
     new = next(((key, wanted[key]) for key in keys if key in wanted), None)
     for key in old:
         parsed = recognise(key[1])

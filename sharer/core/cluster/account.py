@@ -8,7 +8,7 @@ from dataclasses import field
 from fnmatch import fnmatchcase
 
 from sharer.core.change.choice import HOLD_LABEL, POLICY_LABEL
-from sharer.core.cluster.facts import ClusterFacts, GpuNodeFacts, LeaseFacts, NodeFacts, Source
+from sharer.core.cluster.facts import ClusterFacts, GpuNodeFacts, LeaseFacts, NodeCapacity, Source
 from sharer.core.cluster.notes import find_notes
 from sharer.core.cluster.pod_asks import PodAsk, is_gpu_resource
 from sharer.core.cluster.report import (
@@ -21,6 +21,7 @@ from sharer.core.cluster.report import (
     NodeResource,
 )
 from sharer.core.cluster.totals import total
+from sharer.core.device_id import uuid_part
 from sharer.core.quantities import duration
 from sharer.core.report.node import GpuStatus, HolderReport, ResourceReport
 from sharer.core.values import dataclass
@@ -42,7 +43,7 @@ class _OnNode:
     """Everything that was read of one node."""
 
     name: str
-    node: NodeFacts | None
+    node: NodeCapacity | None
     published: GpuNodeFacts | None
     pods: list[PodAsk] = field(default_factory=list)
 
@@ -159,7 +160,7 @@ def _node(
     )
 
 
-def _state(node: NodeFacts | None, source: Source[NodeFacts]) -> tuple[str, str | None]:
+def _state(node: NodeCapacity | None, source: Source[NodeCapacity]) -> tuple[str, str | None]:
     if node is None:
         if source.items is None or source.problem is not None:
             return "unknown", "the list of Nodes is missing"
@@ -186,14 +187,14 @@ def _silent(state: str, published: GpuNodeFacts, leases: Mapping[str, LeaseFacts
     return None
 
 
-def _unlisted(node: NodeFacts | None, published: GpuNodeFacts | None) -> frozenset[str]:
+def _unlisted(node: NodeCapacity | None, published: GpuNodeFacts | None) -> frozenset[str]:
     """Resources of which an agent has free slices, and the Node lists none: the scheduler sends no pod there."""
     if node is None or published is None:
         return frozenset()
     return frozenset(one.name for one in published.resources if one.free and node.allocatable.get(one.name, 0) == 0)
 
 
-def _product(node: NodeFacts | None, gpus: tuple[ClusterGpu, ...]) -> str | None:
+def _product(node: NodeCapacity | None, gpus: tuple[ClusterGpu, ...]) -> str | None:
     told = {gpu.product for gpu in gpus}
     if len(told) == 1:
         return told.pop()
@@ -209,7 +210,7 @@ def _gpus(
 ) -> Iterator[ClusterGpu]:
     holders: dict[str, list[HolderReport]] = {}
     for holder in published.holders:
-        holders.setdefault(holder.id.partition("::")[0], []).append(holder)
+        holders.setdefault(uuid_part(holder.id), []).append(holder)
     for gpu in published.gpus:
         mine = holders.get(gpu.uuid, [])
         if not any(map(is_meant, _names(gpu, mine, published))):

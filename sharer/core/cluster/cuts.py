@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from sharer.core.cluster.report import OWNING, ClusterGpu
-from sharer.core.device_id import DeviceId, Strategy, recognise
+from sharer.core.device_id import DeviceId, Strategy, recognise, slice_part
 from sharer.core.errors import PolicyError
 from sharer.core.inventory import Inventory, MigDevice, PhysicalGpu
 from sharer.core.policy.model import Policy
@@ -67,7 +67,7 @@ class DevicePlan:
 
     def keeps(self, holder: HolderReport) -> bool:
         """Whether what it holds is a slice of the new cut too."""
-        return holder.resource == self.resource_after and holder.id.partition("::")[2] in self.ids
+        return holder.resource == self.resource_after and slice_part(holder.id) in self.ids
 
 
 def plan_devices(
@@ -102,7 +102,7 @@ def _plan_device(
         before_is_sure=now is None or (now.promise is not None and now.percent is not None),
         resource_after=resource,
         after=after,
-        ids=frozenset(str(one.id).partition("::")[2] for one in slices),
+        ids=frozenset(slice_part(str(one.id)) for one in slices),
         refusal=refusals.get(uuid),
     )
 

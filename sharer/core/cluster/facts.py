@@ -24,7 +24,7 @@ _PRESENT = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
+class NodeCapacity:
     """A Node, as far as its capacity goes."""
 
     name: str
@@ -94,7 +94,7 @@ class Source(Generic[T]):
 class ClusterFacts:
     """Everything that was read, within a few seconds: four lists of one moment each, not one moment together."""
 
-    nodes: Source[NodeFacts]
+    nodes: Source[NodeCapacity]
     pods: Source[PodAsk]  # those that count, and ask for an extended resource
     gpu_nodes: Source[GpuNodeFacts]
     leases: Source[LeaseFacts]

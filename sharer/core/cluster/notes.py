@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from sharer.core.cluster.facts import NodeFacts
+from sharer.core.cluster.facts import NodeCapacity
 from sharer.core.cluster.report import OWNING, ClusterGpu, ClusterNode, NodeResource, Note
 from sharer.core.holders.findings import FindingKind
 from sharer.core.report.node import gpu_name
@@ -25,12 +25,12 @@ from sharer.core.report.node import gpu_name
 _FINDINGS = frozenset(kind.value for kind in FindingKind)
 
 
-def find_notes(nodes: Iterable[ClusterNode], facts: Mapping[str, NodeFacts]) -> tuple[Note, ...]:
+def find_notes(nodes: Iterable[ClusterNode], facts: Mapping[str, NodeCapacity]) -> tuple[Note, ...]:
     """Every note, by node. `facts`: the Nodes that were read."""
     return tuple(note for node in nodes for note in _notes(node, facts.get(node.name)))
 
 
-def _notes(node: ClusterNode, facts: NodeFacts | None) -> Iterator[Note]:
+def _notes(node: ClusterNode, facts: NodeCapacity | None) -> Iterator[Note]:
     if node.state in ("not-ready", "cordoned", "gone"):
         idle = sum(one.out_of_reach or 0 for one in node.resources)
         reason = node.state_reason or "it does not say why"

@@ -16,6 +16,7 @@ from sharer.core.change.choice import DEFAULT_NAME
 from sharer.core.change.rollout import turn_s
 from sharer.core.cluster.cuts import CutNow, DevicePlan, capability, cut_now, plan_devices
 from sharer.core.cluster.report import ClusterGpu, ClusterNode, ClusterReport
+from sharer.core.device_id import uuid_part
 from sharer.core.policy.model import Mps, Policy
 from sharer.core.report.node import HolderReport, gpu_name
 from sharer.core.report.plan import Offered
@@ -176,7 +177,7 @@ def _change(gpu: ClusterGpu, its_plan: DevicePlan) -> DeviceChange:
 
 def _blocker(one: HolderReport) -> Blocker:
     return Blocker(
-        uuid=one.id.partition("::")[0],
+        uuid=uuid_part(one.id),
         resource=one.resource,
         id=one.id,
         state=one.state,

@@ -37,7 +37,6 @@ class PodAsk:
     name: str
     uid: str  # as the node knows it: a static pod's is the hash of its manifest
     phase: str
-    static: bool
     deleting: bool
     asks: tuple[Ask, ...]
 
@@ -60,7 +59,6 @@ def pod_ask(pod: PodSeen) -> PodAsk | None:
         name=pod.name,
         uid=pod.cgroup_uid,
         phase=pod.phase.value,
-        static=pod.is_static,
         deleting=pod.is_deleting,
         asks=_asks(tuple((name, *_amounts(pod.containers, name)) for name in resources)),
     )

@@ -7,6 +7,8 @@ from typing import ClassVar
 
 from sharer.core.values import dataclass
 
+OLDEST_KUBELET = (1, 27)  # pod resources are served from there on
+
 
 class Level(StrEnum):
     """How it stands."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sharer.core.cluster.facts import is_telling
-from sharer.core.doctor.checkup import Check, fail, ok, unknown, version_of, warn
+from sharer.core.doctor.checkup import OLDEST_KUBELET, Check, fail, ok, unknown, version_of, warn
 from sharer.core.values import dataclass
 
-OLDEST_KUBELET = (1, 27)  # pod resources are served from there on
 OLDEST_SERVER = (1, 33)  # of which the chart's objects are known to be taken
 POLICIES = ("requests", "workloads", "bypass", "agents")  # the chart's admission policies
 RUNTIME_CLASS = "nvidia"

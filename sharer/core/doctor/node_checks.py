@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from sharer.core.doctor.checkup import Check, fail, ok, unknown, version_of, warn
+from sharer.core.device_id import uuid_part
+from sharer.core.doctor.checkup import OLDEST_KUBELET, Check, fail, ok, unknown, version_of, warn
 from sharer.core.doctor.survey import NodeSurvey
+from sharer.core.edits import Injection
 from sharer.core.report.node import SourceReport
 
 _WHOLE_HOST = (
@@ -17,7 +19,6 @@ _WHOLE_HOST = (
     " --image=IMAGE -- sharer doctor --node --host-root=/host"
 )
 OLD_S = 60.0  # a source should be read every 10 s at the latest
-OLDEST_KUBELET = (1, 27)
 TESTED_KUBELET = (1, 33)  # the oldest whose behaviour the tests replay
 
 
@@ -88,6 +89,15 @@ def _toolkit(survey: NodeSurvey) -> Check:
             name, "no configuration was found", "install it, or use --injection=device-nodes where CDI specs and"
             " libraries are provided in another way",
         )  # fmt: skip
+    injection = (None if survey.report is None else survey.report.status.node.injection) or ""
+    ways = injection.split(",")
+    if not survey.toolkit.volume_mounts and Injection.VOLUME_MOUNTS in ways and Injection.CDI not in ways:
+        return warn(
+            name,
+            f"{survey.toolkit.path} does not let mounted paths name GPUs, and the agent names them by {injection}",
+            "set accept-nvidia-visible-devices-as-volume-mounts = true there (GPU Operator: toolkit.env), or write CDI"
+            " specs with nvidia-ctk cdi generate and enable CDI in the container runtime",
+        )
     return ok(name, f"{survey.toolkit.path}, mode {survey.toolkit.mode}")
 
 
@@ -187,7 +197,7 @@ def _rivals(survey: NodeSurvey) -> Check:
     offered = sorted(
         resource
         for resource, ids in survey.registered.items()
-        if resource not in ours and any(one.partition("::")[0] in uuids for one in ids)
+        if resource not in ours and any(uuid_part(one) in uuids for one in ids)
     )
     found = [*(f"offers {resource}" for resource in offered), *(f"socket {one}" for one in survey.rival_sockets)]
     found += [f"DRA driver {one}" for one in survey.dra_drivers]

@@ -17,7 +17,7 @@ class Toolkit:
     path: str
     mode: str = "auto"
     unprivileged_envvar: bool = True  # a container without privileges may ask by NVIDIA_VISIBLE_DEVICES; the default
-    volume_mounts: bool = False
+    volume_mounts: bool = False  # it takes mounted paths for a list of GPUs, as the injection `volume-mounts` needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 
 from sharer.core.device_id import recognise
-from sharer.core.holders.observations import PodsSeen
+from sharer.core.holders.observations import PodSeen, PodsSeen
 from sharer.core.values import dataclass
 
 SliceKey = tuple[str, str]
@@ -119,6 +119,10 @@ class Evidence:
     cgroups: CgroupReading | None = None
     processes: ProcessReading | None = None
     pods: PodsSeen | None = None
+
+    def pods_by_cgroup(self) -> dict[str, PodSeen]:
+        """The pods that the API knows, by the UID in their cgroups' names; none where it has not said anything yet."""
+        return {} if self.pods is None else {pod.cgroup_uid: pod for pod in self.pods.pods.values()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,10 +17,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
 
-from sharer.core.device_id import recognise
+from sharer.core.device_id import recognise, uuid_part
 from sharer.core.holders.evidence import Evidence, GpuProcess, SliceKey
 from sharer.core.holders.ledger import Entry, Ledger, State
-from sharer.core.holders.observations import PodPhase
+from sharer.core.holders.observations import PodPhase, pod_title
 from sharer.core.inventory import Inventory
 from sharer.core.quantities import format_bytes
 from sharer.core.slices.plan import Plan
@@ -130,7 +130,7 @@ class _ByDevice:
 def _by_device(entries: Mapping[SliceKey, Entry]) -> _ByDevice:
     found = _ByDevice()
     for (_, device_id), entry in entries.items():
-        uuid = device_id.partition("::")[0]
+        uuid = uuid_part(device_id)
         if entry.state is State.ALLOCATED or (entry.owner is not None and entry.owner.uid is None):
             found.unclear.add(uuid)
         if entry.owner is not None and entry.owner.uid is not None:
@@ -148,7 +148,7 @@ class _Sight:
 
     def __init__(self, ledger: Ledger, inventory: Inventory) -> None:
         self._ledger = ledger
-        self._parts = {gpu.uuid: (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices)) for gpu in inventory.gpus}
+        self._parts = {gpu.uuid: gpu.uuids for gpu in inventory.gpus}
         self._by_device = _by_device(ledger.entries)
 
     def holders(self, uuid: str) -> set[str]:
@@ -185,15 +185,10 @@ def _process(process: GpuProcess) -> str:
     return f"process {process.pid}{name} uses {used} of {process.gpu_uuid}"
 
 
-def _called(uid: str | None, name: tuple[str | None, str | None]) -> str:
-    namespace, pod = name
-    return f"pod {uid}" if pod is None else f"pod {namespace}/{pod}"
-
-
 def _leaked(process: GpuProcess, name: tuple[str | None, str | None]) -> Finding:
     return _made(
         FindingKind.LEAKED, process, name,
-        message=f"{_process(process)}, and its {_called(process.uid, name)} has ended",
+        message=f"{_process(process)}, and its {pod_title(process.uid, *name)} has ended",
         cure=f"end it on the node (kill {process.pid}); if it does not end, look for Xid lines in the kernel log, since"
         " the GPU may need a reset",
     )  # fmt: skip
@@ -202,7 +197,7 @@ def _leaked(process: GpuProcess, name: tuple[str | None, str | None]) -> Finding
 def _unauthorised(process: GpuProcess, name: tuple[str | None, str | None]) -> Finding:
     return _made(
         FindingKind.UNAUTHORISED, process, name,
-        message=f"{_process(process)}, and its {_called(process.uid, name)} holds no slice of it",
+        message=f"{_process(process)}, and its {pod_title(process.uid, *name)} holds no slice of it",
         cure="let the pod ask for a slice, or delete it; an image that sets NVIDIA_VISIBLE_DEVICES gets every GPU where"
         " the NVIDIA runtime is the default and accept-nvidia-visible-devices-envvar-when-unprivileged is not false",
     )  # fmt: skip
@@ -257,7 +252,7 @@ def _rivals(evidence: Evidence, inventory: Inventory, plan: Plan, resources: Col
 def _uuid_in(text: str) -> str:
     """The UUID that an ID of another plugin carries, with whatever stands around it."""
     found = re.search(_UUID, text)
-    return text.partition("::")[0] if found is None else found[0]
+    return uuid_part(text) if found is None else found[0]
 
 
 def _contested(uuid: str, names: list[str]) -> Finding:
@@ -293,7 +288,7 @@ _UNSERVED_STATIC = "make it a pod of the API server: a static pod is started wha
 
 
 def _unserved(evidence: Evidence, without_s: Mapping[tuple[str, str, str], float], now_s: float) -> Iterator[Finding]:
-    pods = {} if evidence.pods is None else {pod.cgroup_uid: pod for pod in evidence.pods.pods.values()}
+    pods = evidence.pods_by_cgroup()
     for (uid, container, resource), since_s in sorted(without_s.items()):
         pod = pods[uid]
         if now_s - since_s >= UNSERVED_AFTER_S:

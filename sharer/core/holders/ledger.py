@@ -5,7 +5,7 @@
                   never claimed: offered       evidence of life: quarantined -> offered
 
 The kubelet never says that a pod ended, hands IDs on while the old container still runs, and forgets; so a slice is
-released on evidence. `observe` takes one reading of one source and settles every slice against the last reading of
+released on evidence. `observe_all` takes a reading of some sources and settles every slice against the last reading of
 all of them: the end does not depend on which source spoke first, and a reading seen twice counts once.
 
 * The **owner** is the kubelet's view, at most one a slice: whom `List` names, else a container in the checkpoint whose
@@ -90,11 +90,6 @@ class Ledger:
 _FREE = Entry()
 
 
-def observe(ledger: Ledger, reading: Reading, now_s: float, *, quarantine_s: float) -> Ledger:
-    """The ledger after one reading of one source."""
-    return observe_all(ledger, [reading], now_s, quarantine_s=quarantine_s)
-
-
 def observe_all(ledger: Ledger, readings: Iterable[Reading], now_s: float, *, quarantine_s: float) -> Ledger:
     """The ledger after a reading of some sources, one of each at most. Where nothing changed, `entries` is the same."""
     before = ledger
@@ -157,7 +152,7 @@ def is_news(reading: ListReading, ledger: Ledger) -> bool:
         given = {(one.resource, device_id) for one in evidence.checkpoint.entries for device_id in one.ids}
         if not reading.holders.keys() >= given:
             return False  # nobody can tell which of its entries are stale
-    pods = {} if evidence.pods is None else {pod.cgroup_uid: pod for pod in evidence.pods.pods.values()}
+    pods = evidence.pods_by_cgroup()
     return not any(
         _is_present(entry.owner, pods, evidence.cgroups)
         for key, entry in ledger.entries.items()
@@ -188,7 +183,7 @@ def allocated(ledger: Ledger, keys: Iterable[SliceKey], now_s: float) -> Ledger:
 def settle(ledger: Ledger, now_s: float, *, quarantine_s: float) -> Ledger:
     """The ledger with every slice judged by the evidence and the clock as they are."""
     facts = Testimony(ledger.evidence, ledger.missing_from, ledger.names, _holders(ledger))
-    keys = dict.fromkeys([*ledger.entries, *facts.claims, *facts.undead])
+    keys = dict.fromkeys([*ledger.entries, *facts.claims, *facts.remnants])
     settled = {key: _settle(ledger.entry(key), key, facts, now_s, quarantine_s) for key in keys}
     entries = {key: entry for key, entry in settled.items() if entry.state is not State.OFFERED}
     return ledger if entries == ledger.entries else replace(ledger, entries=entries)
@@ -224,23 +219,62 @@ _ALLOCATED = "the kubelet asked for it; which container it is for is not known y
 
 
 def _settle(entry: Entry, key: SliceKey, facts: Testimony, now_s: float, quarantine_s: float) -> Entry:
-    claim, allocated_s = facts.claims.get(key), entry.allocated_s
-    if claim is not None and _is_settled_on(entry, claim) and key not in facts.undead:
+    claim = facts.claims.get(key)
+    if claim is not None and _is_settled_on(entry, claim) and key not in facts.remnants:
         return entry
-    owner = None if entry.owner is None else facts.full(entry.owner, key)
-    former = [(facts.full(remnant.holder, key), remnant.since_s) for remnant in entry.remnants]
-    former += [(holder, now_s) for holder in facts.undead.get(key, ())]
+    owner, gone = _owner(entry, claim, key, facts)
+    former = _former(entry, gone, key, facts, now_s)
+    remnants = _remnants(former, owner, key, facts, now_s, quarantine_s)
     if claim is not None:
-        if owner is not None and not owner.is_same(claim):
-            former.append((owner, now_s))
-            owner = None
-        owner = claim if owner is None else owner.merged(claim)
-        allocated_s = None
-    elif owner is not None and (facts.is_freed(key) or facts.has_ended(owner)):
-        former.append((owner, now_s))
-        owner = None
+        return Entry(owner=owner, remnants=remnants, state=State.HELD, reason="the kubelet says so")
+    allocated_s = entry.allocated_s
     if allocated_s is not None and now_s - allocated_s >= UNCLAIMED_GRACE_S:
         allocated_s = None
+    if owner is None:
+        return _of_nobody(remnants, allocated_s)
+    # Healthy until there is evidence of life: most pods leave nothing behind, and the kubelet gives their slice to the
+    # next pod before anybody else notices. Unhealthy for that moment would reject that pod.
+    return Entry(
+        owner=owner,
+        remnants=remnants,
+        allocated_s=allocated_s,
+        state=State.RELEASING,
+        reason="the kubelet does not list its owner any more",
+        is_busy_for_nobody=facts.life(owner, key) is True,
+    )
+
+
+def _owner(entry: Entry, claim: Holder | None, key: SliceKey, facts: Testimony) -> tuple[Holder | None, Holder | None]:
+    """Whose the slice is now, and whose it was until now if that is over."""
+    if entry.owner is None:
+        return claim, None
+    last = facts.full(entry.owner, key)
+    if claim is not None:
+        return (last.merged(claim), None) if last.is_same(claim) else (claim, last)
+    return (None, last) if facts.is_freed(key) or facts.has_ended(last) else (last, None)
+
+
+def _former(
+    entry: Entry, gone: Holder | None, key: SliceKey, facts: Testimony, now_s: float
+) -> Iterator[tuple[Holder, float]]:
+    """Everybody who had the slice and may have left something on it, and since when; the longest known first."""
+    for remnant in entry.remnants:
+        yield facts.full(remnant.holder, key), remnant.since_s
+    for holder in facts.remnants.get(key, ()):
+        yield holder, now_s
+    if gone is not None:
+        yield gone, now_s
+
+
+def _remnants(
+    former: Iterable[tuple[Holder, float]],
+    owner: Holder | None,
+    key: SliceKey,
+    facts: Testimony,
+    now_s: float,
+    quarantine_s: float,
+) -> tuple[Remnant, ...]:
+    """Those of them of whom something lives, or of whom nobody can tell and the quarantine is not over; each once."""
     remnants: list[Remnant] = []
     for holder, since_s in former:
         if owner is not None and owner.is_same_pod(holder):
@@ -250,20 +284,7 @@ def _settle(entry: Entry, key: SliceKey, facts: Testimony, now_s: float, quarant
         life = facts.life(holder, key)
         if life or (life is None and now_s - since_s < quarantine_s):
             remnants.append(Remnant(holder=holder, since_s=since_s, known=bool(life)))
-    if claim is not None:
-        return Entry(owner=owner, remnants=tuple(remnants), state=State.HELD, reason="the kubelet says so")
-    if owner is not None:
-        # Healthy until there is evidence of life: most pods leave nothing behind, and the kubelet gives their slice
-        # to the next pod before anybody else notices. Unhealthy for that moment would reject that pod.
-        return Entry(
-            owner=owner,
-            remnants=tuple(remnants),
-            allocated_s=allocated_s,
-            state=State.RELEASING,
-            reason="the kubelet does not list its owner any more",
-            is_busy_for_nobody=facts.life(owner, key) is True,
-        )
-    return _of_nobody(tuple(remnants), allocated_s)
+    return tuple(remnants)
 
 
 def _is_settled_on(entry: Entry, claim: Holder) -> bool:

@@ -70,6 +70,11 @@ class PodSeen:
         return self.uid != self.cgroup_uid
 
 
+def pod_title(uid: str | None, namespace: str | None, name: str | None) -> str:
+    """A pod for people, as far as it is known: "pod default/train", else "pod" and the UID of its cgroup."""
+    return f"pod {uid}" if name is None else f"pod {namespace}/{name}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodsSeen:
     """Every pod bound to this node."""

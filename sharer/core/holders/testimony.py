@@ -1,4 +1,4 @@
-"""What the evidence says about each slice: who claims it, who is dead and still moving, and what nobody can tell.
+"""What the evidence says about each slice: who claims it, who has ended and still lives, and what nobody can tell.
 
 Each source knows a part: `List` has names without UIDs, the checkpoint UIDs without names and init containers too, the
 API both, cgroups and process lists only who is alive. Here they are put together for one moment; nothing is decided.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from sharer.core.device_id import uuid_part
 from sharer.core.holders.evidence import CheckpointReading, Evidence, Holder, SliceKey
 
 ABSENCES = 2  # readings of `List` without the owner, after which the kubelet has freed the slice
@@ -27,8 +28,7 @@ class Testimony:
         """`missing_from` and `names` as in the ledger; `known`: its holders, who may be named by no source any more."""
         self._evidence = evidence
         self._missing_from = missing_from
-        pods = evidence.pods.pods.values() if evidence.pods is not None else ()
-        self._pods = {pod.cgroup_uid: pod for pod in pods}
+        self._pods = evidence.pods_by_cgroup()
         self._uids = {name: uid for uid, name in names.items()}  # the newest pod of each name
         self._names: dict[str, tuple[str | None, str | None]] = dict(names)
         for holder in known:
@@ -50,7 +50,7 @@ class Testimony:
         self._active: dict[Holder, bool] = {}
         self._last: tuple[Holder, list[Holder], Holder] | None = None  # of `full`: both arguments and the answer
         self.claims = self._claims()
-        self.undead = {
+        self.remnants = {
             key: alive
             for key, holders in self._checkpoint.items()
             if (alive := [holder for holder in holders if not self._is_active(holder) and self.life(holder, key)])
@@ -143,7 +143,7 @@ class Testimony:
 
     def life(self, holder: Holder, key: SliceKey) -> bool | None:
         """Whether something of a holder lives on this slice; None: nobody can tell."""
-        uuid = key[1].partition("::")[0]
+        uuid = uuid_part(key[1])
         processes = self._evidence.processes
         asked = processes is not None and uuid in processes.asked
         if holder.uid is None:  # without a UID, only a GPU without any pod's process proves something

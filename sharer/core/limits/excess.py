@@ -14,7 +14,6 @@ from sharer.core.holders.findings import Finding, FindingKind
 from sharer.core.holders.observations import PodSeen
 from sharer.core.limits.limits import MemoryBound, Tenant, TenantKey
 from sharer.core.limits.usage import Usage
-from sharer.core.policy.model import OnExceed
 from sharer.core.quantities import duration, format_bytes
 from sharer.core.values import dataclass
 
@@ -112,6 +111,4 @@ def _seen(old: Excess | None, key: ExcessKey, used_bytes: int, bound: MemoryBoun
 
 def _patience_s(bound: MemoryBound) -> float | None:
     """How long a container may stay above its promise; None: for ever, as the policy only wants to know."""
-    policy = bound.policy
-    watched = "watch" in policy.enforce and policy.on_exceed is OnExceed.EVICT
-    return policy.evict_after_s if watched else None
+    return bound.policy.evict_after_s if bound.policy.evicts else None

@@ -17,15 +17,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
-from sharer.core.device_id import DeviceId, Strategy
+from sharer.core.device_id import DeviceId, Strategy, recognise
 from sharer.core.edits import NodeFacts
-from sharer.core.errors import RequestError
 from sharer.core.grant import Share, make_grant
 from sharer.core.holders.evidence import CheckpointEntry
 from sharer.core.holders.observations import ContainerKind, PodSeen
 from sharer.core.inventory import Inventory
 from sharer.core.policy.enforcers import (
     COMPUTE_ENFORCERS,
+    DRIVER,
+    MIG,
+    WATCH,
     Availability,
     Choice,
     Promise,
@@ -34,6 +36,7 @@ from sharer.core.policy.enforcers import (
     why_without_effect,
 )
 from sharer.core.policy.model import ComputePolicy, MemoryPolicy, Policy
+from sharer.core.slices.cut import all_targets
 from sharer.core.slices.plan import Slice, rules_by_device
 from sharer.core.unchanged import while_unchanged
 from sharer.core.values import dataclass
@@ -76,12 +79,12 @@ class Terms:
     @property
     def is_held_by_driver(self) -> bool:
         """Whether it is the driver that holds slices of this device, unless it is a MIG device."""
-        return choose(self.memory.enforce, self.reasons).by == "driver"
+        return choose(self.memory.enforce, self.reasons).by == DRIVER
 
     @property
     def waits_for_limit(self) -> bool:
         """Whether no container may start on it before its pod's limit is in force. A MIG device's is always."""
-        return self.memory.required and "driver" in self.memory.enforce
+        return self.memory.required and DRIVER in self.memory.enforce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +140,20 @@ class Tenant:
         is_all = len(memory) == len(self.memory) and len(compute) == len(self.compute)
         return self if is_all else replace(self, memory=memory, compute=compute)
 
+    def given_up(self, now: Tenant) -> Tenant | None:
+        """The tenant with those promises of memory that something held which is not to hold them any more.
+
+        `now`: the same tenant as the policy wishes it held. None: there are none. An instance holds its container
+        whatever the policy says.
+        """
+        policies = {bound.uuid: bound.policy for bound in now.memory}
+        memory = tuple(
+            bound
+            for bound in self.memory
+            if bound.uuid in policies and bound.choice.by not in (None, MIG, *policies[bound.uuid].enforce)
+        )
+        return replace(self, memory=memory, compute=()) if memory else None
+
 
 TenantKey = tuple[str, str | None, str | None]
 PromiseKey = tuple[TenantKey, Promise, str]
@@ -149,17 +166,16 @@ _NO_TERMS = Terms()
 def make_terms(inventory: Inventory, policy: Policy | None, enforcers: Availability) -> dict[str, Terms]:
     """The terms of each GPU and MIG device, by UUID. Where no rule decides, a policy's defaults do."""
     rules = {} if policy is None else rules_by_device(inventory, policy)
-    memory = {gpu.uuid: gpu.memory_bytes for gpu in inventory.gpus}
-    memory |= {mig.uuid: mig.memory_bytes for gpu in inventory.gpus for mig in gpu.mig_devices}
-    return {
-        uuid: Terms(
-            memory=rules[uuid].memory if uuid in rules else MemoryPolicy(),
-            compute=rules[uuid].compute if uuid in rules else ComputePolicy(),
+    terms = {}
+    for target in all_targets(inventory):
+        uuid, rule = target.uuid, rules.get(target.uuid)
+        terms[uuid] = Terms(
+            memory=MemoryPolicy() if rule is None else rule.memory,
+            compute=ComputePolicy() if rule is None else rule.compute,
             reasons=enforcers.get(uuid, {}),
-            memory_bytes=memory_bytes,
+            memory_bytes=target.memory_bytes,
         )
-        for uuid, memory_bytes in memory.items()
-    }
+    return terms
 
 
 def only_held_by(tenants: Iterable[Tenant], enforcer: str) -> list[Tenant]:
@@ -185,7 +201,7 @@ def needs_pre_start(slices: Iterable[Slice], terms: Mapping[str, Terms]) -> bool
     return any(
         terms.get(one.id.uuid, _NO_TERMS).waits_for_limit and one.id.limit_mib is not None
         for one in slices
-        if why_without_effect("driver", one.id.strategy, whole=False) is None
+        if why_without_effect(DRIVER, one.id.strategy, whole=False) is None
     )
 
 
@@ -229,11 +245,7 @@ def _ids_by_container(entries: Iterable[CheckpointEntry]) -> dict[str, frozenset
     """Our slices of each container, over all resources. Other plugins' IDs promise nothing that we know of."""
     ids: dict[str, set[DeviceId]] = {}
     for entry in entries:
-        for text in entry.ids:
-            try:
-                ids.setdefault(entry.container, set()).add(DeviceId.parse(text))
-            except RequestError:
-                continue
+        ids.setdefault(entry.container, set()).update(one for one in map(recognise, entry.ids) if one is not None)
     return {container: frozenset(held) for container, held in ids.items()}
 
 
@@ -289,7 +301,7 @@ def _memory_bound(share: Share, terms: Mapping[str, Terms]) -> MemoryBound | Non
 
 def _wished(strategy: Strategy, whole: bool, names: Iterable[str]) -> list[str]:
     """Which enforcers may be chosen. An instance holds its one container whatever the policy says."""
-    usual = ("mig", "watch") if whole else names
+    usual = (MIG, WATCH) if whole else names
     return [name for name in usual if why_without_effect(name, strategy, whole=whole) is None]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Protocol
 
-from sharer.core.device_id import DeviceId, recognise
+from sharer.core.device_id import DeviceId, recognise, slice_part
 from sharer.core.mps.state import MpsInterface, MpsWanted
 from sharer.core.values import dataclass
 
@@ -85,7 +85,7 @@ def namespace_name(device_id: DeviceId) -> str:
     >>> namespace_name(DeviceId.parse("GPU-5a3f::mps-3-20480-25"))
     'mps_3_20480_25_888f0021a5'
     """
-    readable = _NO_NAME_CHARACTER.sub("_", str(device_id).partition("::")[2].lower()).strip("_")
+    readable = _NO_NAME_CHARACTER.sub("_", slice_part(str(device_id)).lower()).strip("_")
     return f"{readable}_{hashlib.sha256(str(device_id).encode()).hexdigest()[:10]}"
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field, replace
 
-from sharer.core.device_id import DeviceId, Strategy
+from sharer.core.device_id import DeviceId, Strategy, uuid_part
 from sharer.core.edits import NodeFacts
 from sharer.core.mps.state import MpsGpu, MpsInterface, MpsState, why_not_served
 from sharer.core.values import dataclass
@@ -123,8 +123,7 @@ def with_mps(
         if resource is not None and daemon is not None and daemon.interface is MpsInterface.LEGACY:
             pipe = pipes.get(resource)
         elif daemon is not None and daemon.interface is MpsInterface.NAMESPACES:
-            own = f"{uuid}::"
-            namespaces = {text: path for text, path in daemon.namespaces.items() if text.startswith(own)}
+            namespaces = {text: path for text, path in daemon.namespaces.items() if uuid_part(text) == uuid}
         shm = None if daemon is None else daemon.shared_memory
         if (pipe, namespaces, shm) != (device.mps_pipe, device.mps_namespaces, device.mps_shm):
             devices[uuid] = replace(device, mps_pipe=pipe, mps_namespaces=namespaces, mps_shm=shm)

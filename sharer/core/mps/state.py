@@ -16,6 +16,10 @@ from sharer.core.values import dataclass
 
 TRUST_S = 15.0  # how long a state is believed after it was written
 
+SHARED_MEMORY = "/dev/shm"
+"""On the host: daemon and clients of the legacy interface meet there, so both must have it (gpu-limits §3). With
+MPS v3, from r615 on, containers were seen to work without (measured elsewhere), and keep their own."""
+
 
 class MpsInterface(StrEnum):
     """How a control daemon is spoken to, and with it what its limits are."""

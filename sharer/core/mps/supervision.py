@@ -16,7 +16,7 @@ from dataclasses import field, replace
 from enum import Enum, auto
 
 from sharer.core.mps.daemon import Abilities, Launch, Look, MpsClient
-from sharer.core.mps.state import MpsGpu, MpsInterface, MpsState
+from sharer.core.mps.state import SHARED_MEMORY, MpsGpu, MpsInterface, MpsState
 from sharer.core.values import dataclass
 
 BACK_OFF_S, MAX_BACK_OFF_S = 1.0, 60.0  # doubled with each start that comes to nothing
@@ -30,10 +30,6 @@ LINGER_S = 5.0  # a process that ended is gone from the daemon's list in a momen
 WEDGED_S = 60.0
 SIGN_LASTS_S = 600.0
 V3_TRIES = 2  # of MPS v3 that come to nothing, before the legacy interface is tried, and if that fails too v3 again
-
-SHARED_MEMORY = "/dev/shm"
-"""On the host: daemon and clients of the legacy interface meet there, so both must have it (gpu-limits §3). With
-MPS v3, from r615 on, containers were seen to work without (measured elsewhere), and keep their own."""
 
 CURE = "only a restart of the daemon clears that: end the pods on it, and it is restarted at once"
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import assert_never
 
 from sharer.core.device_id import Strategy
-from sharer.core.policy.model import Exclusive, Mig, Mps, Sharing, TimeSlicing
 from sharer.core.values import dataclass
 
-MEMORY_ENFORCERS = ("mig", "driver", "mps", "watch")  # strongest first
-COMPUTE_ENFORCERS = ("mps",)  # of a share that a policy can promise; a MIG device's is its own
-WATCHING = frozenset({"watch"})  # sees that a promise was broken, and prevents nothing
-LEAVABLE = frozenset({"mps"})  # prevents it for one process, not for the container, and a process can leave it
+MIG = "mig"
+DRIVER = "driver"
+MPS = "mps"
+WATCH = "watch"
+
+MEMORY_ENFORCERS = (MIG, DRIVER, MPS, WATCH)  # strongest first
+COMPUTE_ENFORCERS = (MPS,)  # of a share that a policy can promise; a MIG device's is its own
+WATCHING = frozenset({WATCH})  # sees that a promise was broken, and prevents nothing
+LEAVABLE = frozenset({MPS})  # prevents it for one process, not for the container, and a process can leave it
 
 
 class Promise(StrEnum):
@@ -80,7 +83,7 @@ def why_not_held(wished: Iterable[str], reasons: Reasons) -> str | None:
     return "; ".join(why for why in whys if why is not None) or "the policy names nothing that could"
 
 
-_LEFT = {"mps": "mps: its limit is one of each process and not of the container, and a process can leave it"}
+_LEFT = {MPS: "mps: its limit is one of each process and not of the container, and a process can leave it"}
 
 
 def why_without_effect(name: str, strategy: Strategy, *, whole: bool) -> str | None:
@@ -88,29 +91,12 @@ def why_without_effect(name: str, strategy: Strategy, *, whole: bool) -> str | N
 
     `whole`: a slice has its GPU or MIG device for itself.
     """
-    match name, strategy:
-        case "mig", Strategy.MIG:
-            return None if whole else "the slices share an instance, and that holds them only together"
-        case "mig", _:
-            return "the slices are not MIG devices"
-        case "driver", Strategy.MIG:
-            return "the driver takes no limits for MIG devices"
-        case "mps", Strategy.TIME_SLICING | Strategy.MIG | Strategy.EXCLUSIVE:
-            return "only clients of an MPS daemon are held by it, and this rule has another strategy"
-        case _:
-            return None
-
-
-def made_by(sharing: Sharing) -> tuple[Strategy, bool]:
-    """The strategy of a rule's slices, and whether each has its GPU or MIG device for itself."""
-    match sharing:
-        case TimeSlicing():
-            return Strategy.TIME_SLICING, False
-        case Mps():
-            return Strategy.MPS, False
-        case Mig(replicas=replicas):
-            return Strategy.MIG, replicas == 1
-        case Exclusive():
-            return Strategy.EXCLUSIVE, True
-        case _:
-            assert_never(sharing)
+    if name == MIG and strategy is not Strategy.MIG:
+        return "the slices are not MIG devices"
+    if name == MIG and not whole:
+        return "the slices share an instance, and that holds them only together"
+    if name == DRIVER and strategy is Strategy.MIG:
+        return "the driver takes no limits for MIG devices"
+    if name == MPS and strategy is not Strategy.MPS:
+        return "only clients of an MPS daemon are held by it, and this rule has another strategy"
+    return None

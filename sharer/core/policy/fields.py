@@ -1,7 +1,7 @@
 """Reading mappings strictly: every key is known, every problem is kept with its place, nothing is guessed.
 
 A reader asks a `Block` for its keys one by one. What a problem leaves without a value gets the default, so that reading
-goes on and all problems are told at once; `Findings.refuse` then ends it.
+goes on and all problems are told at once; `Problems.refuse` then ends it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Schema:
         return f"unknown key{hint} Known here: {', '.join(sorted(known))}"
 
 
-class Findings:
+class Problems:
     """Everything that reading one policy brought up."""
 
     def __init__(self, source: str) -> None:
@@ -87,29 +87,29 @@ def in_text_order(problems: list[Problem]) -> tuple[Problem, ...]:
 class Block:
     """One mapping of a policy, with the path it stands at. Unknown keys are problems from the start."""
 
-    def __init__(self, node: LocatedMapping, path: str, kind: str, schema: Schema, findings: Findings) -> None:
+    def __init__(self, node: LocatedMapping, path: str, kind: str, schema: Schema, problems: Problems) -> None:
         self.node = node
         self.path = path
         self._kind = kind
         self._schema = schema
-        self._findings = findings
+        self._problems = problems
         self._values = {key.text: value for key, value in node.entries}
         for key, _ in node.entries:
             if key.text not in schema.blocks[kind]:
-                findings.problem(key, _join(path, shown_key(key.text)), schema.unknown_key(kind, key.text))
+                problems.problem(key, _join(path, shown_key(key.text)), schema.unknown_key(kind, key.text))
 
     @classmethod
-    def of_document(cls, document: LocatedNode, schema: Schema, findings: Findings) -> Block:
+    def of_document(cls, document: LocatedNode, schema: Schema, problems: Problems) -> Block:
         """The block of the whole document. Raises PolicyError if that is no mapping."""
         if not isinstance(document, LocatedMapping):
-            findings.problem(
+            problems.problem(
                 document,
                 "",
                 f"a policy is a mapping with the keys {', '.join(schema.blocks[''])}; found {describe(document)}",
             )
-            findings.refuse()
+            problems.refuse()
             raise AssertionError("unreachable: there is a problem")
-        return cls(document, "", "", schema, findings)
+        return cls(document, "", "", schema, problems)
 
     def has(self, key: str) -> bool:
         """Whether the key is written, with whatever value."""
@@ -117,11 +117,11 @@ class Block:
 
     def problem(self, key: str | None, message: str) -> None:
         """Refuse the policy because of the value of a key, or of the whole block."""
-        self._findings.problem(self._place(key), self._path(key), message)
+        self._problems.problem(self._place(key), self._path(key), message)
 
     def warning(self, key: str | None, message: str) -> None:
         """Warn about the value of a key, or about the whole block."""
-        self._findings.warning(self._place(key), self._path(key), message)
+        self._problems.warning(self._place(key), self._path(key), message)
 
     def value(self, key: str, read: Reader[T], default: D) -> T | D:
         """The value of a key, or the default where it is absent or a problem."""
@@ -131,13 +131,13 @@ class Block:
         try:
             return read(node)
         except ValueError as error:
-            self._findings.problem(node, self._path(key), str(error))
+            self._problems.problem(node, self._path(key), str(error))
             return default
 
     def needed(self, key: str, read: Reader[T], example: str) -> T | None:
         """The value of a key that must be there; None where it is absent or a problem."""
         if key not in self._values:
-            self._findings.problem(self.node, self._path(key), f"is missing; write {key}: {example}")
+            self._problems.problem(self.node, self._path(key), f"is missing; write {key}: {example}")
         return self.value(key, read, None)
 
     def values(self, key: str, read: Reader[T], default: tuple[T, ...], *, at_least: int = 0) -> tuple[T, ...]:
@@ -148,20 +148,20 @@ class Block:
         if not isinstance(node, LocatedList):
             text = "" if is_null(node) or not isinstance(node, LocatedScalar) else node.text
             cure = f"; write [{text}]" if text or (is_null(node) and at_least == 0) else ""
-            self._findings.problem(node, self._path(key), f"expected a list, found {describe(node)}{cure}")
+            self._problems.problem(node, self._path(key), f"expected a list, found {describe(node)}{cure}")
             return default
         if len(node.items) < at_least:
-            self._findings.problem(node, self._path(key), _TOO_SHORT)
+            self._problems.problem(node, self._path(key), _TOO_SHORT)
         found: dict[T, int] = {}
         for index, item in enumerate(node.items):
             try:
                 one = read(item)
             except ValueError as error:
-                self._findings.problem(item, f"{self._path(key)}[{index}]", str(error))
+                self._problems.problem(item, f"{self._path(key)}[{index}]", str(error))
                 continue
             if found.setdefault(one, index) != index:
                 message = f"{one} is already in the list, at {key}[{found[one]}]; remove one of them"
-                self._findings.problem(item, f"{self._path(key)}[{index}]", message)
+                self._problems.problem(item, f"{self._path(key)}[{index}]", message)
         return tuple(found)
 
     def block(self, key: str) -> Block:
@@ -170,10 +170,10 @@ class Block:
         if node is not None and not isinstance(node, LocatedMapping):
             keys = ", ".join(sorted(self._schema.blocks[_join(self._kind, key)]))
             cure = "; write {} or leave the key out" if isinstance(node, LocatedScalar) and not node.text else ""
-            self._findings.problem(node, self._path(key), f"expected a mapping of {keys}; found {describe(node)}{cure}")
+            self._problems.problem(node, self._path(key), f"expected a mapping of {keys}; found {describe(node)}{cure}")
         if not isinstance(node, LocatedMapping):
             node = LocatedMapping(entries=(), line=self.node.line, column=self.node.column)
-        return Block(node, self._path(key), _join(self._kind, key), self._schema, self._findings)
+        return Block(node, self._path(key), _join(self._kind, key), self._schema, self._problems)
 
     def blocks(self, key: str) -> list[Block]:
         """The blocks of a list, without those that are problems; an empty list is a problem too."""
@@ -182,20 +182,20 @@ class Block:
         if node is None:
             return []
         if not isinstance(node, LocatedList):
-            self._findings.problem(
+            self._problems.problem(
                 node, self._path(key), f"expected a list (each entry begins with '- '), found {describe(node)}"
             )
             return []
         if not node.items:
-            self._findings.problem(node, self._path(key), _TOO_SHORT)
+            self._problems.problem(node, self._path(key), _TOO_SHORT)
         found = []
         for index, item in enumerate(node.items):
             path = f"{self._path(key)}[{index}]"
             if isinstance(item, LocatedMapping):
-                found.append(Block(item, path, kind, self._schema, self._findings))
+                found.append(Block(item, path, kind, self._schema, self._problems))
             else:
                 keys = ", ".join(sorted(self._schema.blocks[kind]))
-                self._findings.problem(item, path, f"expected a mapping of {keys}; found {describe(item)}")
+                self._problems.problem(item, path, f"expected a mapping of {keys}; found {describe(item)}")
         return found
 
     def _path(self, key: str | None) -> str:

@@ -6,29 +6,18 @@ device Unhealthy, on one NUMA node (kubelet-contract §3). An ID has at most 63 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 MAX_LIST_BYTES = 4_194_304  # gRPC's default for a received message, which the kubelet does not raise
 
 _DEVICE_BYTES = 2 + 2 + 11 + 6  # headers of device and ID, health "Unhealthy", topology with one NUMA node of 1 to 127
 
 
-def worst_case_list_bytes(ids: Iterable[str]) -> int:
-    """Bytes of a ListAndWatch message with these IDs, all Unhealthy and each on one NUMA node of 1 to 127.
-
-    >>> worst_case_list_bytes(["GPU-5a3f::ts-0", "GPU-5a3f::ts-10"])
-    71
-    """
-    return sum(_DEVICE_BYTES + len(one.encode()) for one in ids)
-
-
 def worst_case_numbered_list_bytes(rest_bytes: int, count: int) -> int:
-    """The same for `count` IDs that have `rest_bytes` beside their number, numbered from 0; without making them.
+    """Bytes of a ListAndWatch message with `count` IDs that have `rest_bytes` beside their number, numbered from 0.
 
-    >>> worst_case_numbered_list_bytes(len("GPU-5a3f::ts-"), 11) == worst_case_list_bytes(
-    ...     f"GPU-5a3f::ts-{number}" for number in range(11)
-    ... )
-    True
+    All are Unhealthy, and each is on one NUMA node of 1 to 127. The IDs need not be made for it.
+
+    >>> worst_case_numbered_list_bytes(len("GPU-5a3f::ts-"), 2)  # GPU-5a3f::ts-0 and GPU-5a3f::ts-1
+    70
     """
     digits, ten_power = count, 10  # every number has one digit, those from 10 on a second, those from 100 on a third …
     while ten_power < count:

@@ -8,7 +8,9 @@ from enum import Enum, StrEnum
 from fnmatch import fnmatchcase
 from typing import assert_never
 
+from sharer.core.device_id import Strategy
 from sharer.core.inventory import MigDevice, PhysicalGpu
+from sharer.core.policy.enforcers import DRIVER, MPS, WATCH
 from sharer.core.values import dataclass
 
 
@@ -116,11 +118,16 @@ class MemoryPolicy:
     total_bytes: int | None = None  # only where the driver reports none
     reserve_bytes: int = 0
     oversubscribe: float = 1.0
-    enforce: tuple[str, ...] = ("driver", "watch")  # strongest available first
+    enforce: tuple[str, ...] = (DRIVER, WATCH)  # strongest available first
     required: bool = False
     guarantee: bool = False
     on_exceed: OnExceed = OnExceed.REPORT
     evict_after_s: float = 60.0
+
+    @property
+    def evicts(self) -> bool:
+        """Whether containers that stay above their promise are ended: only `watch` sees who does."""
+        return self.on_exceed is OnExceed.EVICT and WATCH in self.enforce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +135,7 @@ class ComputePolicy:
     """Which share of a GPU's SMs a slice promises. Only MPS can hold one."""
 
     percent: Auto | int | None = None
-    enforce: tuple[str, ...] = ("mps",)
+    enforce: tuple[str, ...] = (MPS,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +174,11 @@ class Policy:
     warnings: tuple[str, ...] = field(default=(), compare=False)  # accepted, but the operator should know
     source: str = field(default="policy", compare=False)  # the file or ConfigMap key it was read from, for messages
 
+    @property
+    def evicts(self) -> bool:
+        """Whether some rule ends pods that stay above their promise."""
+        return any(rule.memory.evicts for rule in self.rules)
+
 
 def default_resource(sharing: Sharing) -> str:
     """The name that a strategy offers its slices under when the rule gives none; for MIG with `{profile}` in it."""
@@ -177,6 +189,21 @@ def default_resource(sharing: Sharing) -> str:
             return "nvidia.com/mig-{profile}"
         case TimeSlicing() | Mps():
             return "nvidia.com/gpu.shared"
+        case _:
+            assert_never(sharing)
+
+
+def made_by(sharing: Sharing) -> tuple[Strategy, bool]:
+    """The strategy of a rule's slices, and whether each has its GPU or MIG device for itself."""
+    match sharing:
+        case TimeSlicing():
+            return Strategy.TIME_SLICING, False
+        case Mps():
+            return Strategy.MPS, False
+        case Mig(replicas=replicas):
+            return Strategy.MIG, replicas == 1
+        case Exclusive():
+            return Strategy.EXCLUSIVE, True
         case _:
             assert_never(sharing)
 

@@ -20,7 +20,8 @@ from __future__ import annotations
 import re
 
 from sharer.core.policy.checks import check_list_size
-from sharer.core.policy.fields import Block, Findings, Schema
+from sharer.core.policy.enforcers import DRIVER, MPS, WATCH
+from sharer.core.policy.fields import Block, Problems, Schema
 from sharer.core.policy.located import LocatedList, LocatedMapping, LocatedNode, LocatedScalar
 from sharer.core.policy.model import (
     Auto,
@@ -71,8 +72,8 @@ SCHEMA = Schema(
 
 def read_nvidia_format(document: LocatedNode, source: str) -> Policy:
     """Read the NVIDIA plugin's config. Raises PolicyError with all its problems in the order of the text."""
-    findings = Findings(source)
-    root = Block.of_document(document, SCHEMA, findings)
+    problems = Problems(source)
+    root = Block.of_document(document, SCHEMA, problems)
     root.value("version", one_of("v1"), None)
     flags = root.block("flags")
     check_flags(flags)
@@ -87,8 +88,8 @@ def read_nvidia_format(document: LocatedNode, source: str) -> Policy:
             " write rules with different resources in sharer's own format",
         )
     rules = _rules(mig_strategy, shared)
-    findings.refuse()
-    return Policy(rules=rules, source=source, warnings=findings.warnings())
+    problems.refuse()
+    return Policy(rules=rules, source=source, warnings=problems.warnings())
 
 
 # --- sharing -------------------------------------------------------------------------------------------------------
@@ -252,7 +253,7 @@ def _rule(entry: _Shared | None, sharing: Sharing) -> Rule:
     name = _GPU if entry is None else entry.offered_as
     memory = MemoryPolicy() if entry is None or entry.replicas == 1 else MemoryPolicy(limit=None)
     if isinstance(sharing, Mps):
-        memory = MemoryPolicy(enforce=("driver", "mps", "watch"))
+        memory = MemoryPolicy(enforce=(DRIVER, MPS, WATCH))
     rule = Rule(
         match=Match(mig_profile=None if entry is None else entry.profile),
         resource=None if name == default_resource(sharing) else name,

@@ -13,13 +13,13 @@ from sharer.core.device_id import Strategy
 from sharer.core.policy.checks import check_list_size, check_rules
 from sharer.core.policy.enforcers import (
     COMPUTE_ENFORCERS,
+    DRIVER,
     LEAVABLE,
     MEMORY_ENFORCERS,
     WATCHING,
-    made_by,
     why_without_effect,
 )
-from sharer.core.policy.fields import Block, Findings, Schema
+from sharer.core.policy.fields import Block, Problems, Schema
 from sharer.core.policy.located import LocatedMapping, LocatedNode
 from sharer.core.policy.model import (
     Auto,
@@ -38,6 +38,7 @@ from sharer.core.policy.model import (
     Sharing,
     TimeSlicing,
     default_resource,
+    made_by,
     usual_request_max,
 )
 from sharer.core.policy.values import (
@@ -103,8 +104,8 @@ def read_policy(document: LocatedNode, source: str) -> Policy:
 
     `source` names the file or ConfigMap key in messages.
     """
-    findings = Findings(source)
-    root = Block.of_document(document, SCHEMA, findings)
+    problems = Problems(source)
+    root = Block.of_document(document, SCHEMA, problems)
     root.needed("apiVersion", one_of(API_VERSION), API_VERSION)
     root.needed("kind", one_of(KIND), KIND)
     if not root.has("rules"):
@@ -122,8 +123,8 @@ def read_policy(document: LocatedNode, source: str) -> Policy:
         rivals=Rivals(root.value("rivals", one_of(*Rivals), usual.rivals)),
         source=source,
     )
-    findings.refuse()
-    return replace(policy, warnings=findings.warnings())
+    problems.refuse()
+    return replace(policy, warnings=problems.warnings())
 
 
 def _rule(block: Block) -> Rule | None:
@@ -210,6 +211,16 @@ def _memory(block: Block, sharing: Sharing | None) -> MemoryPolicy:
         on_exceed=OnExceed(block.value("onExceed", one_of(*OnExceed), usual.on_exceed)),
         evict_after_s=block.value("evictAfter", duration, usual.evict_after_s),
     )
+    _check_promise(block, memory)
+    _check_means(block, memory, sharing)
+    _check_eviction(block, memory)
+    if sharing is not None and made_by(sharing)[1]:
+        _check_whole(block, memory, "GPU" if isinstance(sharing, Exclusive) else "MIG device")
+    return memory
+
+
+def _check_promise(block: Block, memory: MemoryPolicy) -> None:
+    """Whether there is something to hold and to guarantee, and enough of it."""
     if memory.oversubscribe > 1:
         factor = f"{memory.oversubscribe:g}"
         block.warning(
@@ -217,20 +228,6 @@ def _memory(block: Block, sharing: Sharing | None) -> MemoryPolicy:
         )
     if memory.required and memory.limit is None:
         block.problem("required", "is true and limit is none: there is nothing to hold; set a limit or remove required")
-    strategy, is_whole = (None, False) if sharing is None else made_by(sharing)
-    without_effect = {
-        name: None if strategy is None else why_without_effect(name, strategy, whole=is_whole)
-        for name in memory.enforce
-    }
-    if block.has("enforce"):
-        for name, why in without_effect.items():
-            if why is not None:
-                block.warning("enforce", f"{name} has no effect: {why}")
-    not_enough = WATCHING | LEAVABLE
-    can_hold = any(why is None and name not in not_enough for name, why in without_effect.items())
-    if memory.required and not is_whole and not can_hold:
-        holding = ", ".join(name for name in MEMORY_ENFORCERS if name not in not_enough)
-        block.problem("required", f"is true and enforce has none of {holding} that could hold a limit of this rule")
     if memory.guarantee and memory.limit is None:
         block.problem(
             "guarantee", "is true and limit is none: there is nothing to guarantee; set a limit or remove guarantee"
@@ -239,20 +236,42 @@ def _memory(block: Block, sharing: Sharing | None) -> MemoryPolicy:
         block.problem(
             "guarantee", "is true and oversubscribe is above 1: memory promised twice cannot be guaranteed; keep one"
         )
-    if memory.guarantee and not is_whole and without_effect.get("driver", "") is not None:
+
+
+def _check_means(block: Block, memory: MemoryPolicy, sharing: Sharing | None) -> None:
+    """Whether something that `enforce` names can do for slices made that way what the policy wants done."""
+    strategy, is_whole = (None, False) if sharing is None else made_by(sharing)
+    effective = []
+    for name in memory.enforce:
+        why = None if strategy is None else why_without_effect(name, strategy, whole=is_whole)
+        if why is None:
+            effective.append(name)
+        elif block.has("enforce"):
+            block.warning("enforce", f"{name} has no effect: {why}")
+    if is_whole:
+        return  # the device itself holds the container, and is all reserved for it
+    not_enough = WATCHING | LEAVABLE
+    if memory.required and not_enough.issuperset(effective):
+        holding = ", ".join(name for name in MEMORY_ENFORCERS if name not in not_enough)
+        block.problem("required", f"is true and enforce has none of {holding} that could hold a limit of this rule")
+    if memory.guarantee and DRIVER not in effective:
         block.warning("guarantee", "has no effect: only driver reserves memory, and it holds no slices of this rule")
+
+
+def _check_eviction(block: Block, memory: MemoryPolicy) -> None:
     if block.has("evictAfter") and memory.on_exceed is not OnExceed.EVICT:
         block.warning("evictAfter", "has no effect without onExceed: evict")
-    if memory.on_exceed is OnExceed.EVICT and "watch" not in memory.enforce:
+    if memory.on_exceed is OnExceed.EVICT and not memory.evicts:
         block.warning("onExceed", "evict has no effect: enforce does not name watch, which sees who is to be evicted")
-    if is_whole:
-        whole = "GPU" if isinstance(sharing, Exclusive) else "MIG device"
-        if isinstance(memory.limit, int):
-            block.problem("limit", f"this rule gives a container a whole {whole} with all its memory; remove the limit")
-        for key in ("total", "reserve", "oversubscribe", "required", "guarantee"):
-            if block.has(key):
-                block.warning(key, f"has no effect: this rule gives a container a whole {whole} with all its memory")
-    return memory
+
+
+def _check_whole(block: Block, memory: MemoryPolicy, whole: str) -> None:
+    """A rule that gives a container a whole device, which that word names."""
+    if isinstance(memory.limit, int):
+        block.problem("limit", f"this rule gives a container a whole {whole} with all its memory; remove the limit")
+    for key in ("total", "reserve", "oversubscribe", "required", "guarantee"):
+        if block.has(key):
+            block.warning(key, f"has no effect: this rule gives a container a whole {whole} with all its memory")
 
 
 def _compute(block: Block, strategy: str | None) -> ComputePolicy:

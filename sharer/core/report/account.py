@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from sharer.core.change.rollout import PolicyInForce
 from sharer.core.change.transition import Listed
+from sharer.core.device_id import uuid_part
 from sharer.core.enforcement import Hold
 from sharer.core.holders.evidence import Holder
 from sharer.core.holders.ledger import Ledger, State
@@ -152,7 +153,7 @@ def _with_hold(holder: HolderReport, known: Known, stamp: Stamp) -> HolderReport
     """The holder with what was seen to hold it to its promise, or why nothing does."""
     if holder.uid is None or holder.container is None or known.holds is None:
         return holder
-    key = (holder.uid, holder.container, holder.id.partition("::")[0])
+    key = (holder.uid, holder.container, uuid_part(holder.id))
     return _with_memory_hold(_with_share_hold(holder, known.share_holds.get(key)), known.holds.get(key), stamp)
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from sharer.core.known import About, Known, Stamp
 from sharer.core.report.account import report_node
-from sharer.core.report.gpu_node_size import TEXT_BYTES, cut, fitted, plain
+from sharer.core.report.gpu_node_size import TEXT_BYTES, fitted, plain, shortened
 from sharer.core.report.inventory import InventoryReport
 from sharer.core.report.node import NodeStatus, PolicyReport, WarningReport
 from sharer.core.values import dataclass
@@ -99,16 +99,16 @@ def _summary(known: Known, status: NodeStatus, inventory: InventoryReport | None
 
     return Summary(
         gpus=None if inventory is None else len(inventory.gpus),
-        products=cut(_products(inventory), TEXT_BYTES),
-        resources=cut(", ".join(one.name for one in status.resources), TEXT_BYTES) or "",
+        products=shortened(_products(inventory), TEXT_BYTES),
+        resources=shortened(", ".join(one.name for one in status.resources), TEXT_BYTES) or "",
         slices=total("slices"),
         held=total("held"),
         free=total("free"),
         quarantined=total("quarantined"),
         draining=total("draining"),
         unhealthy=total("unhealthy"),
-        policy=cut(_policy_name(status.policy), TEXT_BYTES),
-        state=cut(", ".join(_concerns(known, status)), TEXT_BYTES) or "ok",
+        policy=shortened(_policy_name(status.policy), TEXT_BYTES),
+        state=shortened(", ".join(_concerns(known, status)), TEXT_BYTES) or "ok",
     )
 
 

@@ -81,14 +81,14 @@ def _shortened(status: NodeStatus, sparing: _Sparing) -> NodeStatus:
     policy = status.policy
     return replace(
         status,
-        node=replace(status.node, injection_reason=cut(status.node.injection_reason, sparing.text)),
+        node=replace(status.node, injection_reason=shortened(status.node.injection_reason, sparing.text)),
         policy=replace(
-            policy, refused=cut(policy.refused, sparing.refusal), unread=cut(policy.unread, sparing.message)
+            policy, refused=shortened(policy.refused, sparing.refusal), unread=shortened(policy.unread, sparing.message)
         ),
         resources=status.resources[:MOST_RESOURCES],
         gpus=tuple(_with_short_texts(gpu, sparing) for gpu in status.gpus[:MOST_GPUS]),
         gpus_omitted=max(0, len(status.gpus) - MOST_GPUS),
-        holders=tuple(replace(one, reason=cut(one.reason, sparing.text) or "") for one in status.holders),
+        holders=tuple(replace(one, reason=shortened(one.reason, sparing.text) or "") for one in status.holders),
         warnings=_warnings(status.warnings, sparing),
     )
 
@@ -96,15 +96,15 @@ def _shortened(status: NodeStatus, sparing: _Sparing) -> NodeStatus:
 def _with_short_texts(gpu: GpuStatus, sparing: _Sparing) -> GpuStatus:
     return replace(
         gpu,
-        reason=cut(gpu.reason, sparing.text),
-        offers_nothing=cut(gpu.offers_nothing, sparing.text),
-        waiting=cut(gpu.waiting, sparing.text),
+        reason=shortened(gpu.reason, sparing.text),
+        offers_nothing=shortened(gpu.offers_nothing, sparing.text),
+        waiting=shortened(gpu.waiting, sparing.text),
     )
 
 
 def _warnings(found: Sequence[WarningReport], sparing: _Sparing) -> tuple[WarningReport, ...]:
     """Each once, as many as there may be; the last says how many are missing."""
-    short = [replace(one, message=cut(one.message, sparing.message) or "") for one in found]
+    short = [replace(one, message=shortened(one.message, sparing.message) or "") for one in found]
     made = tuple({(one.reason, one.message): one for one in short}.values())
     if len(made) <= sparing.warnings:
         return made
@@ -138,10 +138,10 @@ def _is_quiet(gpu: GpuStatus) -> bool:
     return gpu.health == "healthy" and not (gpu.held or gpu.quarantined or gpu.draining)
 
 
-def cut(text: str | None, most_bytes: int) -> str | None:
+def shortened(text: str | None, most_bytes: int) -> str | None:
     """A text that takes no more bytes as JSON than this, without its quotation marks.
 
-    >>> cut("as long as it is", 10), cut("short", 10), cut(None, 10)
+    >>> shortened("as long as it is", 10), shortened("short", 10), shortened(None, 10)
     ('as long…', 'short', None)
     """
     if text is None or size_bytes(text) - 2 <= most_bytes:

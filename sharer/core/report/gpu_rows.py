@@ -11,6 +11,7 @@ from sharer.core.report.gpu_use import GpuUse, total_bytes
 from sharer.core.report.inventory import capability_text
 from sharer.core.report.node import GpuStatus
 from sharer.core.report.slice_counts import SliceNow, count
+from sharer.core.slices.cut import targets
 from sharer.core.slices.plan import ResourcePlan
 from sharer.core.values import dataclass
 
@@ -31,12 +32,9 @@ class _Device:
 
 
 def _devices(inventory: Inventory | None, slices: Iterable[SliceNow]) -> Iterator[_Device]:
-    gpus = () if inventory is None else inventory.gpus
-    for gpu in gpus:
-        yield from (_Device(mig.uuid, gpu, mig) for mig in gpu.mig_devices)
-        if not gpu.mig_enabled or all(mig.lost for mig in gpu.mig_devices):
-            yield _Device(gpu.uuid, gpu, None)
-    known = {uuid for gpu in gpus for uuid in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices))}
+    inventory = inventory or Inventory()
+    yield from (_Device(target.uuid, target.gpu, target.mig) for target in targets(inventory))
+    known = inventory.uuids
     for uuid in dict.fromkeys(one.uuid for one in slices):
         if uuid not in known:
             yield _Device(uuid, None, None)

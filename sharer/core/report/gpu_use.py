@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sharer.core.device_id import uuid_part
 from sharer.core.holders.evidence import Holder
 from sharer.core.holders.ledger import Entry, Ledger
 
@@ -27,7 +28,7 @@ class GpuUse:
         for (_, text), entry in ledger.entries.items():
             for holder in holders_of(entry):
                 if holder.uid is not None:
-                    uuid = text.partition("::")[0]
+                    uuid = uuid_part(text)
                     self._containers.setdefault((uuid, holder.uid), set()).add(holder.container)
 
     def of_device(self, uuid: str) -> int | None:

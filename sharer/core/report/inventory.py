@@ -66,7 +66,7 @@ def report_inventory(inventory: Inventory) -> InventoryReport:
 def inventory_from(report: InventoryReport) -> Inventory:
     """The inventory that a document describes. Raises InputError, naming the path, for values no GPU can have."""
     gpus = tuple(_gpu_from(gpu, f"gpus[{number}]") for number, gpu in enumerate(report.gpus))
-    uuids = [uuid for gpu in gpus for uuid in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices))]
+    uuids = [uuid for gpu in gpus for uuid in gpu.uuids]
     for uuid in uuids:
         if not uuid or uuids.count(uuid) > 1:
             raise InputError(f"gpus: the UUID {uuid!r} " + ("occurs twice; each is unique" if uuid else "is empty"))

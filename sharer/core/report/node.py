@@ -19,6 +19,8 @@ from sharer.core.holders.findings import Finding
 from sharer.core.report.inventory import InventoryReport
 from sharer.core.values import dataclass
 
+LEASE_ANNOTATION = "sharer.dev/lease"  # of a GpuNode: namespace and name of its agent's Lease, "gpu/node-1"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReport:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from sharer.core.change.rollout import turn_s
 from sharer.core.change.transition import DROP_AFTER_READINGS, DROP_AFTER_S, Listed, Listing, step
-from sharer.core.device_id import recognise
+from sharer.core.device_id import recognise, uuid_part
 from sharer.core.errors import InputError
 from sharer.core.holders.evidence import (
     CheckpointReading,
@@ -136,7 +136,7 @@ def _steps(before: Listing, after: Listing, at_s: float) -> Iterator[PreviewStep
     for key in dict.fromkeys([*after.ids, *before.ids]):
         action = _action(_standing(before.ids.get(key)), _standing(after.ids.get(key)))
         if action is not None:
-            changed.setdefault((action, key[0], key[1].partition("::")[0]), []).append(key[1])
+            changed.setdefault((action, key[0], uuid_part(key[1])), []).append(key[1])
     for (action, resource, uuid), ids in changed.items():
         yield PreviewStep(at_s=at_s, action=action, resource=resource, uuid=uuid, ids=tuple(ids))
 
@@ -228,7 +228,7 @@ def _in_the_way(report: NodeReport, plan: Plan, end: Listing, patience_s: float)
         key = (holder.resource, holder.id)
         if key in planned:
             continue
-        uuid = holder.id.partition("::")[0]
+        uuid = uuid_part(holder.id)
         yield InTheWay(
             resource=holder.resource,
             id=holder.id,

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 from sharer.core.change.transition import Listed, Listing
+from sharer.core.device_id import uuid_part
 from sharer.core.holders.evidence import SliceKey
 from sharer.core.holders.ledger import Entry, Ledger, State
 from sharer.core.mps.service import MpsServices
@@ -35,7 +36,7 @@ class SliceNow:
     @property
     def uuid(self) -> str:
         """Of the GPU or MIG device: what stands before `::`, which another plugin's IDs have too."""
-        return self.key[1].partition("::")[0]
+        return uuid_part(self.key[1])
 
     @property
     def promise_bytes(self) -> int | None:
@@ -109,7 +110,7 @@ def _slices_now(
     for key in dict.fromkeys(chain(planned, listing.ids, sorted(ledger.entries))):
         name, text = key
         one = planned.get(key) or known.get(name, {}).get(text)
-        uuid = text.partition("::")[0]
+        uuid = uuid_part(text)
         entry, listed = ledger.entry(key), listing.ids.get(key)
         is_free = one is not None and entry.state is State.OFFERED and listed is not None
         yield SliceNow(

@@ -6,14 +6,14 @@ this device, in words; nothing is ever rounded up, and no limit of 0 exists: enf
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import assert_never
 
 from sharer.core.device_id import DeviceId, Strategy
-from sharer.core.inventory import MigDevice, PhysicalGpu
-from sharer.core.policy.enforcers import Reasons, made_by, why_not_held, why_without_effect
-from sharer.core.policy.model import Auto, Exclusive, MemoryPolicy, Mig, Mps, Rule, TimeSlicing
+from sharer.core.inventory import Inventory, MigDevice, PhysicalGpu
+from sharer.core.policy.enforcers import Reasons, why_not_held, why_without_effect
+from sharer.core.policy.model import Auto, Exclusive, MemoryPolicy, Mig, Mps, Rule, TimeSlicing, made_by
 from sharer.core.quantities import GIB, MIB, format_bytes, round_down
 from sharer.core.values import dataclass
 
@@ -53,6 +53,23 @@ class Target:
             if self.mig is None
             else f"MIG device {self.mig.index} ({self.mig.profile or 'profile unknown'}) of {gpu}"
         )
+
+
+def all_targets(inventory: Inventory) -> Iterator[Target]:
+    """Every GPU, each before its MIG devices, whether or not anything could be cut of it."""
+    for gpu in inventory.gpus:
+        yield Target(gpu=gpu, mig=None)
+        for mig in gpu.mig_devices:
+            yield Target(gpu=gpu, mig=mig)
+
+
+def targets(inventory: Inventory) -> Iterator[Target]:
+    """Everything that could be cut, and GPUs in MIG mode without a MIG device, which no rule is meant for."""
+    for gpu in inventory.gpus:
+        for mig in gpu.mig_devices:
+            yield Target(gpu=gpu, mig=mig)
+        if not gpu.mig_enabled or all(mig.lost for mig in gpu.mig_devices):
+            yield Target(gpu=gpu, mig=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from sharer.core.policy.enforcers import Availability
 from sharer.core.policy.list_size import MAX_LIST_BYTES, worst_case_numbered_list_bytes
 from sharer.core.policy.model import Mig, Mps, Placement, Policy, Rule, resource_for
 from sharer.core.quantities import MIB
-from sharer.core.slices.cut import Cut, Refused, Target, cut
+from sharer.core.slices.cut import Cut, Refused, Target, cut, targets
 from sharer.core.unchanged import while_unchanged
 from sharer.core.values import dataclass
 
@@ -101,7 +101,7 @@ def make_plan(
     rooms: dict[str, Room] = {}
     shares: dict[str, tuple[int | None, str]] = {}  # MPS resource -> the share of its slices, and the first GPU's title
     rules = rules_by_device(inventory, policy)
-    for target in _targets(inventory):
+    for target in targets(inventory):
         rule = rules.get(target.uuid)
         if rule is None:
             if (reason := _why_not_whole(target) or _why_not_by_mps(target, policy)) is not None:
@@ -157,18 +157,9 @@ def rules_by_device(inventory: Inventory, policy: Policy) -> dict[str, Rule]:
     """The rule that decides about each GPU and MIG device, by UUID, also where it offers nothing."""
     return {
         target.uuid: rule
-        for target in _targets(inventory)
+        for target in targets(inventory)
         if (rule := next((rule for rule in policy.rules if _is_meant(rule, target)), None)) is not None
     }
-
-
-def _targets(inventory: Inventory) -> Iterator[Target]:
-    """Everything that could be cut, and GPUs in MIG mode without a MIG device, which no rule is meant for."""
-    for gpu in inventory.gpus:
-        for mig in gpu.mig_devices:
-            yield Target(gpu=gpu, mig=mig)
-        if not gpu.mig_enabled or all(mig.lost for mig in gpu.mig_devices):
-            yield Target(gpu=gpu, mig=None)
 
 
 def _is_meant(rule: Rule, target: Target) -> bool:

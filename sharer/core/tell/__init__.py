@@ -1,4 +1,4 @@
-"""What others are told without asking: Events, metrics and labels.
+"""What the cluster is told of a node: Events, metrics, labels, and whether to count on it.
 
-In reading order: `news`, `notices`, `figures`, `metrics`, `node_labels`.
+In reading order: `news`, `notices`, `figures`, `metrics`, `node_labels`, `ready`.
 """

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 
 from sharer.core.change.rollout import PolicyInForce
+from sharer.core.device_id import uuid_part
 from sharer.core.enforcement import Enforcement
 from sharer.core.holders.findings import Finding, FindingKind
 from sharer.core.holders.ledger import Ledger, State
@@ -76,8 +77,8 @@ def find_news(
     excesses: Iterable[Excess],
 ) -> Iterator[News]:
     """Everything that is so now and worth an Event, the node's first."""
-    seen = ledger.evidence.pods
-    pods = {} if seen is None else {pod.cgroup_uid: pod for pod in seen.pods.values() if not pod.phase.is_terminal}
+    seen = ledger.evidence.pods_by_cgroup()
+    pods = {uid: pod for uid, pod in seen.items() if not pod.phase.is_terminal}
     if policy.refused is not None:
         yield News(reason=Reason.POLICY_REFUSED, message=policy.refused)
     for uuid, reason in sorted(faults.items()):
@@ -131,7 +132,7 @@ def _quarantined(ledger: Ledger, inventory: Inventory | None) -> Iterator[News]:
     reasons: dict[str, dict[str, int]] = {}
     for (_, device_id), entry in sorted(ledger.entries.items()):
         if entry.state is State.QUARANTINED:
-            found = reasons.setdefault(device_id.partition("::")[0], {})
+            found = reasons.setdefault(uuid_part(device_id), {})
             found[entry.reason] = found.get(entry.reason, 0) + 1
     for uuid, counts in reasons.items():
         told = "; ".join(f"{count} × {reason}" for reason, count in counts.items())

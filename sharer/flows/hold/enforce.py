@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
-from sharer.core.enforcement import Enforcement, after_look
+from sharer.core.enforcement import Enforcement, after_verdicts
 from sharer.core.enforcer import ContainerCgroups, Enforcer, Verdict, Verdicts
 from sharer.core.errors import NodeError
 from sharer.core.holders.evidence import CheckpointEntry
@@ -24,7 +24,8 @@ from sharer.core.holders.observations import PodSeen
 from sharer.core.limits.excess import Excess, ExcessKey, measure
 from sharer.core.limits.limits import PodCgroup, PromiseKey, Tenant, TenantKey, Terms, find_tenants, only_held_by
 from sharer.core.limits.usage import Usage
-from sharer.core.ports import CheckpointSource
+from sharer.core.ports.holders import CheckpointSource
+from sharer.core.unchanged import are_same
 from sharer.core.values import dataclass
 from sharer.flows.hold.diary import Diary
 from sharer.flows.look.availability import terms_of
@@ -65,7 +66,7 @@ class Enforcing:
         self._measured_s: float | None = None  # of the reading that was measured last
         self._sight: _Sight | None = None
         self._tenants: dict[str, tuple[tuple[object, ...], list[Tenant]]] = {}  # by UID: what from, and the tenants
-        self._noticed: tuple[object, ...] = (None, None, None)  # policy, means and GPUs, for `notice`
+        self._noticed: tuple[object, ...] = (None, None, None)  # policy, means and GPUs, for `exchange`
         self.found = Enforced()
 
     def wake(self, uid: str) -> None:
@@ -78,7 +79,7 @@ class Enforcing:
         That is, if they are to be held to or by something else, or GPUs have changed.
         """
         terms = (state.view.policy.policy, state.view.enforcers, state.view.inventory)
-        if any(old is not new for old, new in zip(self._noticed, terms, strict=True)):
+        if not are_same(self._noticed, terms):
             self._noticed = terms
             self._diary.stir_all()
         found = self.found
@@ -126,7 +127,7 @@ class Enforcing:
             self._tenants = {uid: self._tenants[uid] for uid in self._tenants.keys() & entries.keys()}
         verdicts, repaired = self._hold(tenants, sight.usage)
         before = self.found.enforcement
-        enforcement = after_look(before, tenants, verdicts, repaired, self._escapes, now_s, pods=uids)
+        enforcement = after_verdicts(before, tenants, verdicts, repaired, self._escapes, now_s, pods=uids)
         if uids is None and sight.processes_s != self._measured_s:
             self._measured_s = sight.processes_s
             self._excesses = measure(self._excesses, tenants, sight.usage, now_s)
@@ -156,12 +157,11 @@ class Enforcing:
         is_fresh = processes_s is not None and now_s - processes_s <= FRESH_S
         evidence = view.ledger.evidence
         basis = (view.inventory, view.policy.policy, view.enforcers, evidence.pods, evidence.processes, is_fresh)
-        if self._sight is None or any(old is not new for old, new in zip(self._sight.basis, basis, strict=True)):
-            pods = () if evidence.pods is None else evidence.pods.pods.values()
+        if self._sight is None or not are_same(self._sight.basis, basis):
             self._sight = _Sight(
                 basis=basis,
                 terms=terms_of(view),
-                pods={pod.cgroup_uid: pod for pod in pods},
+                pods=evidence.pods_by_cgroup(),
                 usage=Usage(evidence.processes if is_fresh else None, view.inventory),
             )
         return replace(self._sight, processes_s=processes_s)
@@ -201,7 +201,7 @@ class Enforcing:
         """
         now = {tenant.key: tenant for tenant in tenants}
         held = {key: one for key, one in self._held.items() if uids is None or key[0] in uids}
-        changed = [one for key, old in held.items() if key in now and (one := _no_longer_wished(old, now[key]))]
+        changed = [one for key, old in held.items() if key in now and (one := old.given_up(now[key]))]
         ended = [one for key, one in held.items() if key not in now and self._has_ended(one)]
         returned = []
         for enforcer in self._enforcers:
@@ -253,17 +253,6 @@ def _unknown(tenants: Sequence[Tenant], error: NodeError) -> dict[PromiseKey, Ve
 
 def _is_cured(verdict: Verdict) -> bool:
     return not verdict.curable
-
-
-def _no_longer_wished(held: Tenant, now: Tenant) -> Tenant | None:
-    """The tenant with those promises that something held which the policy does not name for them any more."""
-    policies = {bound.uuid: bound.policy for bound in now.memory}
-    memory = tuple(
-        bound
-        for bound in held.memory
-        if bound.uuid in policies and bound.choice.by not in (None, "mig", *policies[bound.uuid].enforce)
-    )
-    return replace(held, memory=memory, compute=()) if memory else None
 
 
 def _news(before: Enforcement, after: Enforcement, ledger: Ledger) -> Iterable[str]:

@@ -12,12 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from sharer.core.device_id import uuid_part
 from sharer.core.enforcer import ContainerCgroups, Enforcer
 from sharer.core.errors import NodeError, RequestError
 from sharer.core.holders.evidence import CheckpointEntry
-from sharer.core.holders.observations import PodSeen
 from sharer.core.limits.limits import Tenant, Terms, find_tenants
-from sharer.core.ports import CheckpointSource
+from sharer.core.ports.holders import CheckpointSource
 from sharer.flows.look.availability import terms_of
 from sharer.flows.state import NodeState
 
@@ -58,7 +58,7 @@ class PreStart:
             wanted = frozenset(ids)
             uids = {one.uid for one in entries if one.resource == resource and wanted == {*one.ids}}
             cgroups = self._cgroups.read(uids)
-            pods = self._pods()
+            pods = self._state.view.ledger.evidence.pods_by_cgroup()
             for uid, cgroup in cgroups.items():
                 own = [one for one in entries if one.uid == uid]
                 for tenant in find_tenants(uid, own, cgroup, pods.get(uid), terms):
@@ -87,14 +87,10 @@ class PreStart:
                 if uuid in required and verdict.problem is not None:
                     raise NodeError(f"{verdict.problem} (pod {pod.uid}, {uuid})")
 
-    def _pods(self) -> dict[str, PodSeen]:
-        reading = self._state.view.ledger.evidence.pods
-        return {} if reading is None else {pod.cgroup_uid: pod for pod in reading.pods.values()}
-
 
 def _required(entries: Sequence[CheckpointEntry], ids: frozenset[str], terms: dict[str, Terms]) -> frozenset[str]:
     """The devices of these IDs of which the policy requires that they be held."""
-    uuids = {device_id.partition("::")[0] for one in entries for device_id in one.ids if device_id in ids}
+    uuids = {uuid_part(device_id) for one in entries for device_id in one.ids if device_id in ids}
     return frozenset(uuid for uuid in uuids if uuid in terms and terms[uuid].memory.required)
 
 

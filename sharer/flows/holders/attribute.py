@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from sharer.core.errors import NodeError
 from sharer.core.holders.evidence import GpuProcess, ProcessReading
-from sharer.core.ports import ProcessIdentity, ProcessSource, ProcessTable, RawProcess
+from sharer.core.ports.holders import ProcessIdentity, ProcessSource, ProcessTable, RawProcess
 from sharer.core.values import dataclass
 
 NO_HOST_PIDS = (

@@ -10,7 +10,7 @@ A file that the kubelet cannot write any more would say so for ever: it counts o
 from __future__ import annotations
 
 from sharer.core.device_id import recognise
-from sharer.core.ports import KubeletLink
+from sharer.core.ports.kubelet import KubeletLink
 from sharer.flows.state import NodeState
 
 

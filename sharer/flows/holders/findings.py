@@ -18,8 +18,7 @@ def look_for_findings(state: NodeState, now_s: float) -> str | None:
     if view.inventory is None:
         return None
     found = find(view.findings, view.ledger, view.inventory, view.plan, our_resources(view), now_s)
-    seen = view.ledger.evidence.pods
-    pods = {} if seen is None else {pod.cgroup_uid: pod for pod in seen.pods.values()}
+    pods = view.ledger.evidence.pods_by_cgroup()
     excesses = (excess.finding(pods.get(excess.key[0][0])) for excess in view.excesses)
     found = replace(found, found=(*found.found, *excesses))
     if found == view.findings:

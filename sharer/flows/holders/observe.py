@@ -3,7 +3,7 @@
 The sources speak in a fixed order: checkpoint, cgroups, processes, pods, `List`; so a slice that `List` is without is
 judged by evidence of life that is no older. A source that does not answer gives no reading: its last one stands, and
 why is remembered. The checkpoint is looked at each time (it is local and rarely changes), cgroups after a hint, and
-everything when a call of `List` is due (`flows/holders/pace`).
+everything when a call of `List` is due (`core/holders/pace`).
 
 At the very first time `List` is not asked if the checkpoint says enough: registering waits for NVML and the checkpoint
 only, and a kubelet that does not answer must not delay it (DESIGN §3).
@@ -19,16 +19,17 @@ from sharer.core.change.transition import DROP_AFTER_READINGS
 from sharer.core.holders.evidence import CheckpointReading, Evidence, ListReading, SliceKey, only_our_entries, only_ours
 from sharer.core.holders.ledger import Entry, Ledger, State, allocated, is_news, observe_all
 from sharer.core.holders.observations import PodsSeen
+from sharer.core.holders.pace import Pace
 from sharer.core.inventory import Inventory
 from sharer.core.offers import Offer
 from sharer.core.policy.model import Policy, resource_for
-from sharer.core.ports import CgroupSource, CheckpointSource, Followed, ListSource, ProcessSource, ProcessTable
+from sharer.core.ports.api import Followed
+from sharer.core.ports.holders import CgroupSource, CheckpointSource, ListSource, ProcessSource, ProcessTable
 from sharer.core.slices.plan import rules_by_device
 from sharer.core.unchanged import while_unchanged
 from sharer.core.values import dataclass
 from sharer.flows.holders.attribute import attribute
 from sharer.flows.holders.ledger_news import ledger_news
-from sharer.flows.holders.pace import Pace
 from sharer.flows.holders.round_table import RoundTable
 from sharer.flows.inbox import Allocated, Hint, Inbox, News
 from sharer.flows.state import NodeState, NodeView

@@ -13,7 +13,7 @@ from sharer.core.enforcer import Enforcer
 from sharer.core.inventory import Inventory
 from sharer.core.limits.limits import Terms, make_terms, with_driver_limits
 from sharer.core.policy.enforcers import WATCHING, Availability, Reasons
-from sharer.core.slices.cut import Target
+from sharer.core.slices.cut import Target, all_targets
 from sharer.flows.state import NodeState, NodeView
 
 RECHECK_S = 600.0
@@ -42,7 +42,7 @@ class AvailabilityCheck:
         is_new = what != self._checked
         is_due = is_new or now_s - self._checked_s >= self._wait_s
         if is_due:
-            enforcers = {target.uuid: self._ask(target) for target in _targets(before.inventory)}
+            enforcers = {target.uuid: self._ask(target) for target in all_targets(before.inventory)}
             self._checked, self._checked_s = what, now_s
             if enforcers == before.enforcers:
                 enforcers = before.enforcers
@@ -66,18 +66,11 @@ def terms_of(view: NodeView) -> dict[str, Terms]:
     return make_terms(view.inventory, view.policy.policy, view.enforcers)
 
 
-def _targets(inventory: Inventory) -> Iterator[Target]:
-    for gpu in inventory.gpus:
-        yield Target(gpu=gpu, mig=None)
-        for mig in gpu.mig_devices:
-            yield Target(gpu=gpu, mig=mig)
-
-
 def _what_matters(inventory: Inventory) -> object:
     """Everything of the inventory that an enforcer's answer may follow from."""
     return (
         inventory.driver_version,
-        [(one.uuid, one.gpu.mig_enabled, one.gpu.lost, one.mig) for one in _targets(inventory)],
+        [(one.uuid, one.gpu.mig_enabled, one.gpu.lost, one.mig) for one in all_targets(inventory)],
     )
 
 

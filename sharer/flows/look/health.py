@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from sharer.core.errors import FinalError, NodeError
 from sharer.core.health import Health, after_look, after_xid
 from sharer.core.policy.model import HealthPolicy
-from sharer.core.ports import HealthSource, XidEvent
+from sharer.core.ports.driver import HealthSource, XidEvent
 from sharer.flows.inbox import Inbox
 from sharer.flows.state import NodeState
 

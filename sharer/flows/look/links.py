@@ -11,7 +11,7 @@ from collections.abc import Callable
 from sharer.core.device_id import Strategy
 from sharer.core.errors import NodeError
 from sharer.core.inventory import Topology
-from sharer.core.ports import TopologySource
+from sharer.core.ports.driver import TopologySource
 from sharer.flows.state import NodeState
 
 log = logging.getLogger(__name__)

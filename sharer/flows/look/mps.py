@@ -13,6 +13,7 @@ from sharer.core.errors import NodeError
 from sharer.core.mps.service import MpsServices, after_reading, with_mps
 from sharer.core.mps.state import MpsPlaces, MpsStates
 from sharer.core.mps.wanted import mps_gpus, serving
+from sharer.core.unchanged import are_same
 from sharer.flows.state import NodeState, NodeView
 
 
@@ -50,7 +51,7 @@ class MpsWatch:
 
     def _look(self, view: NodeView) -> None:
         basis = (view.listing, view.inventory, view.policy.policy)
-        if len(self._basis) == len(basis) and all(old is new for old, new in zip(self._basis, basis, strict=True)):
+        if are_same(self._basis, basis):
             return
         self._basis = basis
         self._gpus, self._serving = mps_gpus(*basis), serving(*basis)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sharer.core.ports import Pausable
+from sharer.core.ports.driver import Pausable
 from sharer.flows.state import NodeState
 
 _PAUSED = "paused-for-"

@@ -32,8 +32,7 @@ def recover(state: NodeState, annotations: Mapping[str, str], now_s: float, wall
     if asked is None or asked == view.recovery_counted or view.inventory is None:
         return None
     uuid, at_wall_s = _read(asked)
-    known = {uuid for gpu in view.inventory.gpus for uuid in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices))}
-    if uuid not in known:
+    if uuid not in view.inventory.uuids:
         raise NodeError(f"{_shown(asked)}: this node has no GPU or MIG device of that UUID; correct or remove it")
     fault = view.health.of(uuid).fault
     health = after_operator(view.health, uuid, now_s + min(at_wall_s - wall_s, 0.0))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from sharer.core.device_id import uuid_part
 from sharer.core.errors import NodeError
 from sharer.core.inventory import Inventory, remember_lost
 from sharer.core.limits.limits import make_terms, with_driver_limits
 from sharer.core.mps.service import keep_mps
-from sharer.core.ports import FactsReader, GpuDriver
+from sharer.core.ports.driver import GpuDriver
+from sharer.core.ports.injection import FactsReader
 from sharer.flows.state import NodeState, NodeView
 
 
@@ -40,7 +42,7 @@ def refresh(state: NodeState, driver: GpuDriver, facts: FactsReader) -> str | No
 def devices_in_use(view: NodeView) -> set[str]:
     """UUIDs of the GPUs and MIG devices of which slices are listed, or may be held."""
     listed = {one.id.uuid for offer in view.offers.values() for one in offer.slices.values()}
-    return listed | {device_id.partition("::")[0] for _, device_id in view.ledger.entries}
+    return listed | {uuid_part(device_id) for _, device_id in view.ledger.entries}
 
 
 def _introduce(inventory: Inventory) -> str:

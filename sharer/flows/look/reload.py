@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from sharer.core.change.choice import KnownLabels, NodeLabels, UnknownLabels, choose
+from sharer.core.change.choice import KnownLabels, NodeLabels, UnknownLabels, choose_policy
 from sharer.core.change.rollout import PolicyInForce, is_new, refuse, stage, take_turn, wanted_as_it_is, why_staged
 from sharer.core.errors import NodeError, PolicyError
 from sharer.core.policy.model import Policy
-from sharer.core.ports import PolicyMemory, PolicySource, PolicyText
+from sharer.core.ports.policy import PolicyMemory, PolicySource, PolicyText
 from sharer.core.slices.plan import make_plan
 from sharer.flows.state import NodeState
 
@@ -41,7 +41,7 @@ def reload(
     except NodeError as error:
         state.change(policy=replace(standing, unread=str(error)))
         raise
-    choice = choose(shelf, _labels(labels, standing, now_s), is_first=standing.policy is None)
+    choice = choose_policy(shelf, _labels(labels, standing, now_s), is_first=standing.policy is None)
     standing = replace(standing, wanted_name=choice.name, unread=None, warnings=choice.warnings)
     text = choice.text
     if text is None and choice.name is None:

@@ -43,7 +43,7 @@ class _Answered:
 
 
 class Answers:
-    """Implements core.ports.ResourceAnswers for one resource."""
+    """Implements core.ports.kubelet.ResourceAnswers for one resource."""
 
     def __init__(
         self,

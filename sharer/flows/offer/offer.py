@@ -9,9 +9,10 @@ from sharer.core.change.transition import Listing, step
 from sharer.core.device_id import DeviceId, recognise
 from sharer.core.errors import PolicyError
 from sharer.core.limits.limits import needs_pre_start
-from sharer.core.offers import find_faults, make_offers
+from sharer.core.offers import Obstacles, find_faults, make_offers
 from sharer.core.policy.model import Policy, Rivals
-from sharer.core.ports import KubeletLink, ResourceAnswers, ResourceOptions, SliceSpecs
+from sharer.core.ports.injection import SliceSpecs
+from sharer.core.ports.kubelet import KubeletLink, ResourceAnswers, ResourceOptions
 from sharer.core.slices.plan import Plan, make_plan
 from sharer.flows.look.availability import terms_of
 from sharer.flows.state import Basis, NodeState, NodeView
@@ -50,9 +51,8 @@ def offer(
     if basis != before.basis or not listing.is_settled:
         patience_s = (policy or Policy(rules=())).drain_patience_s
         listing = step(listing, plan, before.ledger, now_s, patience_s=patience_s)
-        offers = make_offers(
-            plan, listing, before.ledger, before.inventory, faults, basis.topology, basis.contested, before.mps
-        )
+        obstacles = Obstacles(faults=faults, contested=basis.contested, mps=before.mps)
+        offers = make_offers(plan, listing, before.ledger, before.inventory, before.topology, obstacles)
     elif before.facts is before.facts_offered and not specs.is_behind:
         return None
     # Before an ID is listed, everything that an answer for it names must exist (kubelet-contract §19, row 38).

@@ -1,4 +1,4 @@
 """What others are told: the API server, on one thread, and whoever asks for a report, a metric or a probe.
 
-In reading order: `announce`, `publish`, `events`, `evict`, `label`, `told`, `report`, `ready`.
+In reading order: `announce`, `publish`, `events`, `evict`, `label`, `told`, `report`.
 """

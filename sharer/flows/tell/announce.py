@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from sharer.core.api_error import ApiError
 from sharer.core.errors import SharerError
@@ -37,14 +37,16 @@ Step = Callable[[NodeView, float], float | None]
 """Look at a view at a time and tell the API server what it must know. Returns when to be called again although nothing
 has changed, on the clock of that time; None: only at a change. Raises SharerError for what could not be told."""
 
+Client = TypeVar("Client", covariant=True)
+
 log = logging.getLogger(__name__)
 
 
-class Connection(Protocol):
-    """The API server, as far as it matters when to begin."""
+class Connection(Protocol[Client]):
+    """The API server, as it is followed; `Client` is what a step asks of it."""
 
     @property
-    def client(self) -> object | None:
+    def client(self) -> Client | None:
         """None: not connected yet."""
         ...
 
@@ -59,7 +61,7 @@ class Announcing:
 
     def __init__(
         self,
-        api: Connection,
+        api: Connection[object],
         *,
         now_s: Callable[[], float] = time.monotonic,
         uniform: Callable[[float, float], float] = random.uniform,

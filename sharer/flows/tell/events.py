@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable
 
 from sharer.core.errors import NodeError
-from sharer.core.ports import ApiEvent, ApiWriter
+from sharer.core.holders.findings import Finding
+from sharer.core.ports.api import ApiEvent, ApiWriter
 from sharer.core.tell.news import News, find_news
 from sharer.core.tell.notices import Notice, Notices, heard, next_notice, not_told, told
+from sharer.core.unchanged import are_same
 from sharer.flows.state import NodeView
 from sharer.flows.tell.told import Told
 
@@ -34,6 +36,7 @@ class Telling:
         self._notices = Notices()
         self._happened: list[News] = []
         self._basis: tuple[object, ...] = ()
+        self._found: tuple[Finding, ...] = ()  # made anew with each look, mostly equal
 
     def note(self, news: News) -> None:
         """Tell of something that has just happened, at the next step."""
@@ -70,10 +73,9 @@ class Telling:
             view.inventory, view.policy, view.ledger.entries, evidence.pods, view.faults, view.enforcement.holds,
             view.excesses,
         )  # fmt: skip
-        known = (*basis, found)
-        if not self._happened and _is_same(self._basis, known):
+        if not self._happened and are_same(self._basis, basis) and self._found == found:
             return
-        self._basis = known
+        self._basis, self._found = basis, found
         news = find_news(
             inventory=view.inventory,
             policy=view.policy,
@@ -103,12 +105,3 @@ class Telling:
             last_s=wall_s if one.is_standing else wall_s - (now_s - one.since_s),
             node_name=self._node_name,
         )
-
-
-def _is_same(before: tuple[object, ...], now: tuple[object, ...]) -> bool:
-    """Whether nothing has changed. What is large is the same object as long as it has not."""
-    if len(before) != len(now):
-        return False
-    *old, old_findings = before
-    *new, new_findings = now
-    return all(one is other for one, other in zip(old, new, strict=True)) and old_findings == new_findings

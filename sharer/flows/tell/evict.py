@@ -8,12 +8,12 @@ cannot be evicted: only its mirror would go.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from sharer.core.errors import NodeError
-from sharer.core.holders.observations import PodSeen, PodsSeen
+from sharer.core.holders.observations import PodSeen, pod_title
 from sharer.core.limits.excess import Excess, ExcessKey
-from sharer.core.ports import ApiWriter, Eviction
+from sharer.core.ports.api import ApiWriter, Eviction
 from sharer.core.tell.news import News, evicted
 from sharer.core.told import Evictions
 from sharer.flows.state import NodeView
@@ -45,7 +45,7 @@ class Evicting:
         if writer is None:
             return None
         errors = []
-        over = list(_by_pod(view.excesses, view.ledger.evidence.pods, now_s))
+        over = list(_by_pod(view.excesses, view.ledger.evidence.pods_by_cgroup(), now_s))
         for excess, pod in over:
             if (why := _why_not(pod)) is not None:
                 self._say(excess, f"{_title(excess, pod)}: {excess.message}; {why}")
@@ -97,17 +97,19 @@ def _is_ending(pod: PodSeen) -> bool:
     return pod.is_deleting or pod.phase.is_terminal
 
 
-def _by_pod(excesses: Iterable[Excess], pods: PodsSeen | None, now_s: float) -> Iterator[tuple[Excess, PodSeen | None]]:
-    """Each pod once, with the first excess whose time is over."""
-    known = {} if pods is None else {pod.cgroup_uid: pod for pod in pods.pods.values()}
+def _by_pod(
+    excesses: Iterable[Excess], pods: Mapping[str, PodSeen], now_s: float
+) -> Iterator[tuple[Excess, PodSeen | None]]:
+    """Each pod once, with the first excess whose time is over. `pods` by the UID in their cgroups' names."""
     seen: set[str] = set()
     for excess in excesses:
         uid = excess.key[0][0]
         is_recent = excess.last_s is not None and now_s - excess.last_s <= STALE_S
         if excess.is_to_end and is_recent and uid not in seen:
             seen.add(uid)
-            yield excess, known.get(uid)
+            yield excess, pods.get(uid)
 
 
 def _title(excess: Excess, pod: PodSeen | None) -> str:
-    return f"pod {excess.key[0][0]}" if pod is None else f"pod {pod.namespace}/{pod.name}"
+    uid = excess.key[0][0]
+    return pod_title(uid, None, None) if pod is None else pod_title(uid, pod.namespace, pod.name)

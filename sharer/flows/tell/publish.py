@@ -28,7 +28,9 @@ from sharer.core.api_error import ApiError
 from sharer.core.holders.observations import NodeSeen
 from sharer.core.known import About, Stamp
 from sharer.core.report.gpu_node import GpuNode, make_gpu_node
+from sharer.core.report.node import LEASE_ANNOTATION
 from sharer.flows.state import NodeView
+from sharer.flows.tell.announce import Connection
 from sharer.flows.tell.report import known_of
 
 APART_S = 10.0  # at least, between two changes that are published
@@ -36,7 +38,6 @@ FLEET_SPREAD_S = 30.0  # over which what a fleet says in the same moment is spre
 CHECK_S = (900.0, 1080.0)  # between two looks at whether the object is as we left it
 LEASE_S = 300
 RENEW_S = (80.0, 100.0)
-LEASE_ANNOTATION = "sharer.dev/lease"  # on the GpuNode: namespace and name of the agent's Lease
 
 Uniform = Callable[[float, float], float]
 
@@ -87,25 +88,17 @@ class Publisher(Protocol):
         ...
 
 
-class Link(Protocol):
-    """The API server, as it is followed."""
-
-    @property
-    def client(self) -> Publisher | None:
-        """None: not connected yet."""
-        ...
-
-    @property
-    def node(self) -> NodeSeen | None:
-        """This node's object; None: not known."""
-        ...
-
-
 class Publishing:
     """Keeps the GpuNode as the view is. `publish` and `check` are steps of one announcing thread."""
 
     def __init__(
-        self, api: Link, about: About, stamp: Stamp, *, lease: str | None, uniform: Uniform = random.uniform
+        self,
+        api: Connection[Publisher],
+        about: About,
+        stamp: Stamp,
+        *,
+        lease: str | None,
+        uniform: Uniform = random.uniform,
     ) -> None:
         """`lease`: namespace and name of the agent's Lease, for whoever reads the GpuNode; None: it has none."""
         self._api, self._about, self._stamp, self._uniform = api, about, stamp, uniform
@@ -190,7 +183,7 @@ class Living:
 
     def __init__(
         self,
-        api: Link,
+        api: Connection[Publisher],
         node_name: str,
         namespace: str,
         *,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sharer.core.policy.model import OnExceed, Policy
 from sharer.core.told import EventCounts, Evictions
 from sharer.flows.state import NodeState
 
@@ -28,16 +27,11 @@ class Told:
 
         What the API server answers to an eviction is told by the step itself.
         """
-        wanted = may_evict(state.view.policy.policy)
+        policy = state.view.policy.policy
+        wanted = policy is not None and policy.evicts
         problem = self.evictions.problem if self._has_api else WITHOUT_API
         evictions = replace(self.evictions, problem=problem if wanted else None)
         if evictions == state.view.evictions:
             evictions = state.view.evictions
         state.change(evictions=evictions, events=self.events)
         return WITHOUT_API if wanted and not self._has_api else None
-
-
-def may_evict(policy: Policy | None) -> bool:
-    """Whether some rule ends pods that stay above their promise."""
-    rules = () if policy is None else policy.rules
-    return any(rule.memory.on_exceed is OnExceed.EVICT and "watch" in rule.memory.enforce for rule in rules)

@@ -125,7 +125,7 @@ class Stream:
 
 
 class ContainerKind(Enum):
-    """When a container runs within its pod."""
+    """When a container runs within its pod. Not the core's own: what tests the core takes no word from it."""
 
     INIT = "init"
     SIDECAR = "sidecar"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sharer.simulation.apiserver import ApiServer
-from tests.adapters.kube.lab import Lab
+from tests.adapters.kube.lab import KubeLab
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def server() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, server: ApiServer) -> Iterator[Lab]:
-    lab = Lab(tmp_path, server)
+def lab(tmp_path: Path, server: ApiServer) -> Iterator[KubeLab]:
+    lab = KubeLab(tmp_path, server)
     yield lab
     lab.close()

@@ -17,6 +17,7 @@ from sharer.adapters.kube.watches import watch_pods
 from sharer.adapters.kube.wire import Pod
 from sharer.core.holders.observations import PodSeen, PodsSeen
 from sharer.simulation.apiserver import ApiServer, Rule
+from tests.fakes.clock import Clock
 
 PATIENCE_S = 10.0
 NODE_NAME = "node-1"
@@ -77,16 +78,6 @@ class Pauses:
         self._answers.put(True)
 
 
-class Clock:
-    """Time that passes only when the test says so."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 class Runnable(Protocol):
     """Any watch."""
 
@@ -95,7 +86,7 @@ class Runnable(Protocol):
     def stop(self) -> None: ...
 
 
-class Lab:
+class KubeLab:
     """Ends everything that was started in it, last first."""
 
     def __init__(self, folder: Path, server: ApiServer) -> None:

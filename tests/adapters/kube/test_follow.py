@@ -29,7 +29,7 @@ from sharer.simulation.apiserver import (
     node_object,
     pod_object,
 )
-from tests.adapters.kube.lab import NODE_NAME, PATIENCE_S, Lab, names
+from tests.adapters.kube.lab import NODE_NAME, PATIENCE_S, KubeLab, names
 
 QUICK = KubeTimings(retry_first_s=0.02, retry_cap_s=0.05, slow_retry_s=0.03, settled_s=0.0)
 POLICIES = ("gpu", "policies")
@@ -94,7 +94,7 @@ class MakeAgent(Protocol):
 
 
 @pytest.fixture
-def make_agent(lab: Lab, server: ApiServer) -> Iterator[MakeAgent]:
+def make_agent(lab: KubeLab, server: ApiServer) -> Iterator[MakeAgent]:
     """Agents of one cluster: a node, a pod on it, a policy."""
     server.put(NODE, node_object(NODE_NAME, labels={"sharer.dev/policy": "a100"}))
     server.put(POD, pod_object("train", node=NODE_NAME))
@@ -205,7 +205,7 @@ def test_an_api_that_is_away_is_named_and_found_when_it_is_back(make_agent: Make
     server.wait_watches(3)
 
 
-def test_a_kubeconfig_that_comes_late_is_read_then(make_agent: MakeAgent, lab: Lab) -> None:
+def test_a_kubeconfig_that_comes_late_is_read_then(make_agent: MakeAgent, lab: KubeLab) -> None:
     agent = make_agent()
     path = lab.folder / "kubeconfig"
     path.unlink()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sharer.core.ports import ResourceOptions
+from sharer.core.ports.kubelet import ResourceOptions
 from sharer.simulation.kubelet import SocketState
 from tests.adapters.kubelet.node import Node
 from tests.adapters.kubelet.rig import Rig, eventually, threads_named

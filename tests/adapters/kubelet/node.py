@@ -14,7 +14,7 @@ from sharer.adapters.kubelet.feed import DeviceFeed
 from sharer.adapters.kubelet.server import PluginServer
 from sharer.core.edits import ContainerEdits, DeviceNode, Mount
 from sharer.core.errors import RequestError
-from sharer.core.ports import ListedDevice, ResourceAnswers, ResourceOptions
+from sharer.core.ports.kubelet import ListedDevice, ResourceAnswers, ResourceOptions
 from sharer.kubeletapi import deviceplugin_pb2 as api
 from sharer.kubeletapi import deviceplugin_pb2_grpc as api_grpc
 

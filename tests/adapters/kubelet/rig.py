@@ -13,7 +13,7 @@ from sharer.adapters.kubelet import GrpcKubeletLink, KubeletTimings
 from sharer.adapters.watch import DirectoryWatch, Inotify
 from sharer.core.edits import ContainerEdits
 from sharer.core.errors import RequestError
-from sharer.core.ports import ListedDevice, ResourceOptions
+from sharer.core.ports.kubelet import ListedDevice, ResourceOptions
 from sharer.simulation.kubelet import FakeKubelet, KubeletSettings
 
 GPU = "example.com/gpu.shared"

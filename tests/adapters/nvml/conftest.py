@@ -12,7 +12,9 @@ import pytest
 
 from sharer.adapters.nvml import NvmlDriver
 from sharer.simulation.gpus import SimulatedGpus
-from sharer.simulation.hardware import GpuSteering, SimulatedGpu
+from sharer.simulation.hardware import SimulatedGpu
+from sharer.simulation.memory_limits import LimitBackend
+from sharer.simulation.steering import GpuSteering
 from tests.fakes.nvml import InstalledGpus
 
 
@@ -24,6 +26,7 @@ class MakeNode(Protocol):
         *gpus: SimulatedGpu,
         driver_version: str | None = "580.95.05",
         missing: Collection[str] = (),
+        limit_backend: LimitBackend = LimitBackend.NONE,
     ) -> GpuSteering: ...
 
 
@@ -47,11 +50,16 @@ def make_node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeNo
     with contextlib.ExitStack() as closing:
 
         def make(
-            *gpus: SimulatedGpu, driver_version: str | None = "580.95.05", missing: Collection[str] = ()
+            *gpus: SimulatedGpu,
+            driver_version: str | None = "580.95.05",
+            missing: Collection[str] = (),
+            limit_backend: LimitBackend = LimitBackend.NONE,
         ) -> GpuSteering:
             if request.param == "python":
-                return SimulatedGpus(gpus, driver_version=driver_version, missing=missing)
-            node = InstalledGpus(tmp_path / "driver", gpus, driver_version=driver_version, missing=missing)
+                return SimulatedGpus(gpus, driver_version=driver_version, missing=missing, limit_backend=limit_backend)
+            node = InstalledGpus(
+                tmp_path / "driver", gpus, driver_version=driver_version, missing=missing, limit_backend=limit_backend
+            )
             closing.callback(node.close)
             return node
 

@@ -1,4 +1,4 @@
-"""The GPUs that most tests here look at."""
+"""The GPUs that most tests here look at, and what is heard of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TypeVar
 
+from sharer.core.ports.driver import XidEvent
 from sharer.core.quantities import GIB, MIB
 from sharer.simulation.hardware import SimulatedGpu, SimulatedMig
 
@@ -32,6 +33,11 @@ def mig(number: int, profile: str = "1g.10gb") -> SimulatedMig:
 def with_migs(*migs: SimulatedMig, uuid: str = "GPU-a") -> SimulatedGpu:
     """A GPU like A in MIG mode."""
     return replace(A, uuid=uuid, mig_enabled=True, mig_devices=migs)
+
+
+def xid(number: int, uuid: str | None = "GPU-a") -> XidEvent:
+    """Of a whole GPU. None: the driver does not say of which."""
+    return XidEvent(gpu_uuid=uuid, gpu_instance_id=None, compute_instance_id=None, xid=number)
 
 
 def only(things: Collection[T]) -> T:

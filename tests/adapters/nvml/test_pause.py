@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sharer.core.errors import NodeError
-from sharer.simulation.hardware import GpuSteering, SimulatedGpu
+from sharer.simulation.hardware import SimulatedGpu
+from sharer.simulation.steering import GpuSteering
 from tests.adapters.nvml.conftest import MakeNode, OpenDriver
 
 A = SimulatedGpu(uuid="GPU-a")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sharer.core.ports import RawProcess
+from sharer.core.ports.holders import RawProcess
 from sharer.simulation.hardware import SimulatedGpu, SimulatedMig, SimulatedProcess
 from tests.adapters.nvml.conftest import MakeNode, OpenDriver
 

@@ -7,16 +7,13 @@ import threading
 import pytest
 
 from sharer.core.errors import NodeError
-from sharer.core.ports import GpuSigns, XidEvent
+from sharer.core.ports.driver import GpuSigns
 from sharer.simulation.hardware import SimulatedGpu
 from tests.adapters.nvml.conftest import MakeNode, OpenDriver
+from tests.adapters.nvml.gpus import xid
 
 A, B, C = SimulatedGpu(uuid="GPU-a"), SimulatedGpu(uuid="GPU-b"), SimulatedGpu(uuid="GPU-c")
 LONG_S = 30.0  # nobody waits that long where the code is right
-
-
-def xid(number: int, uuid: str | None = "GPU-a") -> XidEvent:
-    return XidEvent(gpu_uuid=uuid, gpu_instance_id=None, compute_instance_id=None, xid=number)
 
 
 def fine(uuid: str) -> GpuSigns:

@@ -12,8 +12,9 @@ import pynvml
 import pytest
 
 from sharer.adapters.nvml.processes import FirstVersion
-from sharer.simulation import nvml as python_nvml
-from sharer.simulation.hardware import GpuSteering, SimulatedGpu, SimulatedMig, SimulatedProcess
+from sharer.simulation.hardware import SimulatedGpu, SimulatedMig, SimulatedProcess
+from sharer.simulation.nvml.entry import FUNCTIONS
+from sharer.simulation.steering import GpuSteering
 from tests.adapters.nvml.conftest import MakeNode
 from tests.fakes.nvml.build import build, header
 from tests.fakes.nvml.layout import STRUCTS, CNode
@@ -196,7 +197,7 @@ def test_faults_take_turns_in_their_order(node: GpuSteering, library: Library) -
 def test_both_libraries_have_the_same_functions() -> None:
     sources = (Path(__file__).parents[2] / "fakes" / "nvml").glob("*.c")
     exported = {name for source in sources for name in re.findall(r"(?m)^nvmlReturn_t (nvml\w+)\(", source.read_text())}
-    assert exported - {"nvmlInit_v2"} == set(python_nvml.FUNCTIONS)
+    assert exported - {"nvmlInit_v2"} == set(FUNCTIONS)
 
 
 @pytest.mark.parametrize(

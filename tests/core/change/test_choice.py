@@ -6,9 +6,9 @@ import hashlib
 
 import pytest
 
-from sharer.core.change.choice import Choice, KnownLabels, NodeLabels, UnknownLabels, choose, labels_of
+from sharer.core.change.choice import KnownLabels, NodeLabels, PolicyChoice, UnknownLabels, choose_policy, labels_of
 from sharer.core.holders.observations import ApiSync, ApiTrouble, ApiTroubleKind, NodeSeen
-from sharer.core.ports import PolicyShelf, PolicyText
+from sharer.core.ports.policy import PolicyShelf, PolicyText
 
 NO_LABEL, A100, TYPO = KnownLabels(), KnownLabels(policy_name="a100"), KnownLabels(policy_name="a10O")
 UNKNOWN = UnknownLabels(reason="the API server has not been read yet")
@@ -27,7 +27,7 @@ def shelf(*keys: str, is_for_every_node: bool = False) -> PolicyShelf:
     )
 
 
-def chosen(choice: Choice) -> str | None:
+def chosen(choice: PolicyChoice) -> str | None:
     return None if choice.text is None else choice.text.text.decode()
 
 
@@ -46,22 +46,22 @@ def labelled(**labels: str) -> NodeLabels:
 @pytest.mark.parametrize("first", [True, False])
 def test_the_label_names_the_key_and_without_it_default_is_meant(first: bool) -> None:
     keys = shelf("a100", "default")
-    assert chosen(choose(keys, A100, is_first=first)) == "a100"
-    assert chosen(choose(keys, NO_LABEL, is_first=first)) == "default"
+    assert chosen(choose_policy(keys, A100, is_first=first)) == "a100"
+    assert chosen(choose_policy(keys, NO_LABEL, is_first=first)) == "default"
 
 
 @pytest.mark.parametrize("key", ["default", "default.yaml", "default.yml"])
 def test_a_key_may_end_in_yaml(key: str) -> None:
-    assert chosen(choose(shelf(key), NO_LABEL, is_first=False)) == key
+    assert chosen(choose_policy(shelf(key), NO_LABEL, is_first=False)) == key
 
 
 def test_a_key_without_an_ending_goes_before_one_with() -> None:
-    assert chosen(choose(shelf("default.yaml", "default"), NO_LABEL, is_first=False)) == "default"
+    assert chosen(choose_policy(shelf("default.yaml", "default"), NO_LABEL, is_first=False)) == "default"
 
 
 def test_a_missing_key_changes_nothing_on_a_node_that_has_a_policy() -> None:
     """P05: the label has a typo, or the key was deleted while in use."""
-    choice = choose(shelf("a100", "default"), TYPO, is_first=False)
+    choice = choose_policy(shelf("a100", "default"), TYPO, is_first=False)
     assert (choice.name, choice.text) == ("a10O", None)
     assert choice.problem is not None
     assert "did you mean 'a100'?" in choice.problem
@@ -69,22 +69,22 @@ def test_a_missing_key_changes_nothing_on_a_node_that_has_a_policy() -> None:
 
 def test_a_missing_key_is_stood_in_for_by_the_declared_default_on_a_node_without_a_policy() -> None:
     """P05: the wanted and the used one are both told."""
-    choice = choose(shelf("a100", "default"), TYPO, is_first=True)
+    choice = choose_policy(shelf("a100", "default"), TYPO, is_first=True)
     assert (choice.name, chosen(choice)) == ("a10O", "default")
     assert "has no key 'a10O'" in str(choice.problem)
 
 
 def test_without_the_key_and_without_a_default_there_is_no_policy() -> None:
-    choice = choose(shelf("b", "c"), TYPO, is_first=True)
+    choice = choose_policy(shelf("b", "c"), TYPO, is_first=True)
     assert choice.text is None
     assert "it has b, c" in str(choice.problem)
-    assert "it has no key at all" in str(choose(shelf(), NO_LABEL, is_first=True).problem)
+    assert "it has no key at all" in str(choose_policy(shelf(), NO_LABEL, is_first=True).problem)
 
 
 def test_one_file_serves_every_node_and_a_label_that_chooses_nothing_is_warned_of() -> None:
     one = shelf("policy.yaml", is_for_every_node=True)
-    assert choose(one, NO_LABEL, is_first=False) == Choice(name=None, text=text("policy.yaml"))
-    choice = choose(one, A100, is_first=False)
+    assert choose_policy(one, NO_LABEL, is_first=False) == PolicyChoice(name=None, text=text("policy.yaml"))
+    choice = choose_policy(one, A100, is_first=False)
     assert chosen(choice) == "policy.yaml"
     assert len(choice.warnings) == 1
     assert "sharer.dev/policy=a100 chooses nothing" in choice.warnings[0]
@@ -93,7 +93,7 @@ def test_one_file_serves_every_node_and_a_label_that_chooses_nothing_is_warned_o
 @pytest.mark.parametrize("first", [True, False])
 def test_a_key_that_is_hidden_by_another_is_warned_of(first: bool) -> None:
     """Neighbour of P07: `--from-file=default.yaml` beside a key `default`: an edit of the hidden one does nothing."""
-    choice = choose(shelf("default.yaml", "default", "a100.yml", "a100.yaml"), NO_LABEL, is_first=first)
+    choice = choose_policy(shelf("default.yaml", "default", "a100.yml", "a100.yaml"), NO_LABEL, is_first=first)
     assert chosen(choice) == "default"
     [warning] = choice.warnings
     assert "has default.yaml beside default, which is followed" in warning
@@ -104,13 +104,13 @@ def test_a_label_of_ours_with_a_slip_in_its_key_is_warned_of_with_the_one_that_w
     seen = {"sharer.dev/Policy": "a100", "sharer.dev/gpu": "true", "sharer.dev/gpu.count": "8", "x.dev/policy": "a"}
     labels = labels_of(NodeSeen(uid="u", name="n", labels=seen), SYNCED, "n")
     for one in (shelf("a100", "default"), shelf("policy.yaml", is_for_every_node=True)):
-        [warning] = choose(one, labels, is_first=False).warnings
+        [warning] = choose_policy(one, labels, is_first=False).warnings
         assert warning == "the label sharer.dev/Policy means nothing; did you mean sharer.dev/policy?"
 
 
 def test_a_label_of_ours_that_resembles_nothing_names_both_that_there_are() -> None:
     """Neighbour of P01: somebody thinks that a label sets the slices."""
-    [warning] = choose(shelf("default"), labelled(slices="8"), is_first=False).warnings
+    [warning] = choose_policy(shelf("default"), labelled(slices="8"), is_first=False).warnings
     assert warning.endswith("did you mean sharer.dev/policy or sharer.dev/hold?")
 
 
@@ -119,15 +119,15 @@ def test_a_label_of_ours_that_resembles_nothing_names_both_that_there_are() -> N
 
 def test_while_the_labels_are_not_known_nothing_is_chosen_among_several_keys() -> None:
     for first in (True, False):
-        choice = choose(shelf("a100", "default"), UNKNOWN, is_first=first)
+        choice = choose_policy(shelf("a100", "default"), UNKNOWN, is_first=first)
         assert (choice.name, choice.text) == (None, None)
         assert "has not been read yet" in str(choice.problem)
 
 
 def test_a_node_without_a_policy_takes_the_only_key_default_before_its_labels_are_known() -> None:
-    assert chosen(choose(shelf("default"), UNKNOWN, is_first=True)) == "default"
-    assert choose(shelf("default"), UNKNOWN, is_first=False).text is None
-    assert choose(shelf("a100"), UNKNOWN, is_first=True).text is None
+    assert chosen(choose_policy(shelf("default"), UNKNOWN, is_first=True)) == "default"
+    assert choose_policy(shelf("default"), UNKNOWN, is_first=False).text is None
+    assert choose_policy(shelf("a100"), UNKNOWN, is_first=True).text is None
 
 
 # ---- the labels
@@ -166,6 +166,6 @@ def test_a_node_object_that_is_gone_leaves_the_labels_unknown() -> None:
 def test_where_labels_may_never_be_read_a_single_policy_is_followed_and_of_several_none_is_guessed() -> None:
     """P36: an edit still reaches such a node; a node that had another policy is not re-cut to the default."""
     forbidden = UnknownLabels(reason="pods is forbidden", for_long=True)
-    one = choose(shelf("default"), forbidden, is_first=False)
+    one = choose_policy(shelf("default"), forbidden, is_first=False)
     assert one.text is not None
-    assert choose(shelf("default", "a100"), forbidden, is_first=False).text is None
+    assert choose_policy(shelf("default", "a100"), forbidden, is_first=False).text is None

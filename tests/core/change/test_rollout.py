@@ -17,7 +17,7 @@ from sharer.core.change.rollout import (
     why_staged,
 )
 from sharer.core.policy.model import Policy
-from sharer.core.ports import PolicyText
+from sharer.core.ports.policy import PolicyText
 
 FREE, HELD = KnownLabels(), KnownLabels(held=True)
 UNKNOWN = UnknownLabels(reason="the API server has not been read yet")

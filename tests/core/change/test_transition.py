@@ -12,13 +12,7 @@ from sharer.core.change.transition import DROP_AFTER_S, Listing, step
 from sharer.core.device_id import DeviceId, Strategy
 from sharer.core.errors import RequestError
 from sharer.core.holders.evidence import (
-    CheckpointEntry,
-    CheckpointReading,
     Evidence,
-    GpuProcess,
-    Holder,
-    ListReading,
-    ProcessReading,
     SliceKey,
 )
 from sharer.core.holders.ledger import Entry, Ledger, Remnant, State
@@ -26,28 +20,23 @@ from sharer.core.policy.model import Auto, ComputePolicy, Exclusive, Match, Memo
 from sharer.core.quantities import MIB
 from sharer.core.slices.plan import Plan, make_plan
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, rule, time_slicing
+from tests.core.evidence import SHARED, checkpoint, given_to, holder, key, listed, named, process, reading
 
-RESOURCE = "nvidia.com/gpu.shared"
 PATIENCE_S = 600.0
 SETTLED_S = 2.0
 NODE = node(gpu(0))
 UNLIMITED = MemoryPolicy(limit=None)
-HOLDER = Holder(uid="uid-1", namespace="default", pod="train", container="c")
+HOLDER = holder()
 
 
 def plan(*wanted: object) -> Plan:
     return make_plan(NODE, policy(*wanted))  # type: ignore[arg-type]
 
 
-def key(replica: int, limit_mib: int | None = None, resource: str = RESOURCE, strategy: str = "ts") -> SliceKey:
-    limit = "" if limit_mib is None else f"-{limit_mib}"
-    return resource, f"{gpu_uuid(0)}::{strategy}-{replica}{limit}"
-
-
 def ledger(held: Iterable[SliceKey] = (), readings: int = 2) -> Ledger:
     evidence = Evidence(
-        listed=ListReading(serial=readings, holders=dict.fromkeys(held, HOLDER)) if readings else None,
-        checkpoint=CheckpointReading(serial=readings),
+        listed=listed(dict.fromkeys(held, "train-1"), serial=readings) if readings else None,
+        checkpoint=checkpoint(serial=readings),
     )
     return Ledger(entries={key: Entry(state=State.HELD, owner=HOLDER) for key in held}, evidence=evidence)
 
@@ -67,7 +56,7 @@ def walk(
 
 def test_a_new_node_lists_its_plan() -> None:
     wanted = plan(time_slicing(4))
-    assert healthy(walk(Listing(), wanted, (0, ()))) == [(RESOURCE, str(one.id)) for one in wanted.slices()]
+    assert healthy(walk(Listing(), wanted, (0, ()))) == [(SHARED, str(one.id)) for one in wanted.slices()]
 
 
 def test_fewer_slices_while_some_are_held_keep_the_held_ones_and_fill_up_to_the_new_count() -> None:
@@ -154,7 +143,7 @@ def test_a_renamed_resource_drains_under_its_old_name_and_no_id_is_offered_under
     held = [key(0, 40960)]
     renamed = plan(rule(time_slicing(2), resource="example.com/gpu"))
     listing = walk(walk(Listing(), plan(time_slicing(2)), (0, held)), renamed, (10, held), (50, held), (90, held))
-    assert healthy(listing) == [key(1, 40960, "example.com/gpu"), *held]
+    assert healthy(listing) == [key(1, 40960, resource="example.com/gpu"), *held]
     assert {name for name, _ in walk(listing, renamed, (100, ()), (131, ()), (132, ())).ids} == {"example.com/gpu"}
 
 
@@ -211,7 +200,7 @@ def test_slices_of_an_mps_daemon_that_has_one_limit_for_a_gpu_wait_for_those_wit
     listing = walk(before, plan(mps(4)), (10, held), (20, held))
     assert healthy(listing) == held
     assert "one limit for all clients of a GPU" in listing.waiting[gpu_uuid(0)]
-    spaced = make_plan(NODE, policy(mps(4)), namespaced={RESOURCE})  # type: ignore[arg-type]
+    spaced = make_plan(NODE, policy(mps(4)), namespaced={SHARED})  # type: ignore[arg-type]
     assert healthy(walk(before, spaced, (10, held), (20, held)))[:-1] == [key(n, 20480, strategy="mps") for n in (0, 1)]
     freed = walk(listing, plan(mps(4)), (30, ()), (40, ()))
     assert healthy(freed) == [key(n, 20480, strategy="mps") for n in range(4)]
@@ -241,8 +230,7 @@ def test_the_slices_of_other_resources_are_none_of_our_business() -> None:
 
 def test_right_after_a_start_everything_that_the_checkpoint_names_counts_as_held() -> None:
     """DESIGN §3: nothing of it can be called stale before the list was read twice."""
-    entry = CheckpointEntry(uid="uid-1", container="c", resource=RESOURCE, ids=(key(0, 40960)[1],))
-    young = Ledger(evidence=Evidence(checkpoint=CheckpointReading(serial=1, entries=(entry,))))
+    young = Ledger(evidence=Evidence(checkpoint=checkpoint(given_to("uid-1", key(0, 40960)))))
     listing = step(Listing(), plan(time_slicing(4)), young, 0.0, patience_s=PATIENCE_S)
     assert healthy(listing) == [key(0, 20480), key(1, 20480), key(0, 40960)]
 
@@ -347,19 +335,9 @@ def test_a_listing_is_settled_when_time_and_further_readings_change_nothing() ->
 
 def test_a_remnant_counts_once_whatever_it_had_on_the_gpu() -> None:
     """DESIGN §3: its measured use takes from what may be promised to others."""
-    ghost = Holder(uid="uid-0", namespace="default", pod="old", container="c")
-    left = (Remnant(holder=ghost, since_s=0.0, known=True),)
+    left = (Remnant(holder=named("old", uid="uid-old"), since_s=0.0, known=True),)
     entries = {key(n, 20480): Entry(state=State.HELD, owner=HOLDER, remnants=left) for n in range(2)}
-    process = GpuProcess(
-        pid=7,
-        gpu_uuid=gpu_uuid(0),
-        used_bytes=20480 * MIB,
-        command="x",
-        uid="uid-0",
-        container_id=None,
-        attributed=True,
-    )
-    evidence = replace(ledger().evidence, processes=ProcessReading(processes=(process,)))
+    evidence = replace(ledger().evidence, processes=reading(process("uid-old", 20480 * MIB)))
     haunted = Ledger(entries=entries, evidence=evidence)
     listing = step(Listing(), plan(time_slicing(4)), haunted, 0.0, patience_s=PATIENCE_S)
     assert healthy(listing) == [key(n, 20480) for n in range(3)], "80 GiB, of which 20 are haunted"

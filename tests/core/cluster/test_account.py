@@ -3,22 +3,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sharer.core.cluster.account import Selection, report_cluster
-from sharer.core.cluster.facts import ClusterFacts, GpuNodeFacts, LeaseFacts, NodeFacts, Source
+from sharer.core.cluster.facts import ClusterFacts, GpuNodeFacts, LeaseFacts, NodeCapacity, Source
 from sharer.core.cluster.pod_asks import Ask, PodAsk
 from sharer.core.cluster.report import ClusterGpu, ClusterNode, ClusterReport
 from sharer.core.cluster.rows import gpu_rows, held_by, holder_names, in_namespace
 from sharer.core.known import Known
 from sharer.core.report.node import HolderReport, WarningReport
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, time_slicing
-from tests.core.nodes import SHARED, held, key, known, report
+from tests.core.evidence import SHARED, held, key
+from tests.core.nodes import known, report
 
 NVIDIA = "nvidia.com/gpu"
 ONE_NODE = node(gpu(0), gpu(1))
 
 
-def machine(name: str = "n", **more: object) -> NodeFacts:
+def machine(name: str = "n", **more: object) -> NodeCapacity:
     amounts = {SHARED: 8}
-    return replace(NodeFacts(name=name, ready=True, capacity=amounts, allocatable=amounts), **more)  # type: ignore[arg-type]
+    return replace(NodeCapacity(name=name, ready=True, capacity=amounts, allocatable=amounts), **more)  # type: ignore[arg-type]
 
 
 def agent(what: Known | None = None, name: str = "n", **more: object) -> GpuNodeFacts:
@@ -41,14 +42,12 @@ def agent(what: Known | None = None, name: str = "n", **more: object) -> GpuNode
 
 def ask(name: str = "p", node: str = "n", resource: str = SHARED, requested: int = 1, running: int = 1) -> PodAsk:
     asks = (Ask(resource=resource, requested=requested, running=running),)
-    return PodAsk(
-        node=node, namespace="default", name=name, uid=name, phase="Running", static=False, deleting=False, asks=asks
-    )
+    return PodAsk(node=node, namespace="default", name=name, uid=name, phase="Running", deleting=False, asks=asks)
 
 
 def account(
     *,
-    nodes: tuple[NodeFacts, ...] = (),
+    nodes: tuple[NodeCapacity, ...] = (),
     agents: tuple[GpuNodeFacts, ...] = (),
     pods: tuple[PodAsk, ...] = (),
     leases: tuple[LeaseFacts, ...] | None = None,

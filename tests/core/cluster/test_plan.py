@@ -13,7 +13,8 @@ from sharer.core.policy.model import Exclusive, Match, MemoryPolicy, Mig, Mps, P
 from sharer.core.quantities import GIB
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, rule, time_slicing
 from tests.core.cluster.test_account import account, agent, machine
-from tests.core.nodes import SHARED, held, key, known
+from tests.core.evidence import SHARED, held, key
+from tests.core.nodes import known
 
 TWO = node(gpu(0), gpu(1))
 

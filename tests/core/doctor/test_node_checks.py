@@ -14,7 +14,8 @@ from sharer.core.holders.findings import Finding, FindingKind
 from sharer.core.known import Known
 from sharer.core.report.node import NodeReport, SourceReport
 from tests.core.builders import gpu, gpu_uuid, node, policy, time_slicing
-from tests.core.nodes import SHARED, known, report
+from tests.core.evidence import SHARED
+from tests.core.nodes import known, report
 
 FOUR = policy(time_slicing(4))
 TOOLKIT = Toolkit(path="/etc/nvidia-container-runtime/config.toml", unprivileged_envvar=False)
@@ -54,6 +55,27 @@ def test_a_good_node_is_ok_in_every_line() -> None:
     checks = tuple(check_node(GOOD))
     assert [one for one in checks if one.level is not Level.OK] == []
     assert exit_status(checks) == 0
+
+
+@pytest.mark.parametrize(
+    ("injection", "accepts", "level"),
+    [
+        ("volume-mounts,device-nodes", False, Level.WARN),
+        ("volume-mounts,device-nodes", True, Level.OK),
+        ("cdi,volume-mounts", False, Level.OK),
+        ("envvar", False, Level.OK),
+        (None, False, Level.OK),
+    ],
+)
+def test_mounts_that_name_gpus_need_a_toolkit_that_takes_them(
+    injection: str | None, accepts: bool, level: Level
+) -> None:
+    """By itself the toolkit does not, and its containers would start without libraries, or without their GPU."""
+    at = good_report()
+    at = replace(at, status=replace(at.status, node=replace(at.status.node, injection=injection)))
+    one = check("NVIDIA container toolkit", report=at, toolkit=replace(TOOLKIT, volume_mounts=accepts))
+    assert one.level is level
+    assert ("accept-nvidia-visible-devices-as-volume-mounts = true" in (one.cure or "")) is (level is Level.WARN)
 
 
 def test_a_node_of_which_nothing_was_seen_has_no_line_that_is_wrongly_fine() -> None:

@@ -2,62 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from sharer.core.holders.evidence import (
-    CgroupReading,
-    CheckpointEntry,
     CheckpointReading,
     GpuProcess,
-    Holder,
-    ListReading,
-    ProcessReading,
     Reading,
-    SliceKey,
 )
 from sharer.core.holders.findings import UNSERVED_AFTER_S, Finding, FindingKind, Findings, find
 from sharer.core.holders.ledger import Ledger, allocated, observe_all
 from sharer.core.holders.observations import ContainerKind, ContainerSeen, PodPhase, PodSeen, PodsSeen
 from sharer.core.policy.model import Mig
+from sharer.core.quantities import GIB
 from sharer.core.slices.plan import Plan, make_plan
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, rule, time_slicing
+from tests.core.evidence import SHARED, alive, checkpoint, given_to, key, listed, pod, process, reading, seen
 
-RESOURCE = "nvidia.com/gpu.shared"
 NODE = node(gpu(0), gpu(1))
 PLAN = make_plan(NODE, policy(time_slicing(4)))
 ON_0, ON_1 = gpu_uuid(0), gpu_uuid(1)
-A = (RESOURCE, f"{ON_0}::ts-0-20480")
-
-
-def process(
-    uid: str | None, *, on: str = ON_0, pid: int = 7, command: str = "python", known: bool = True
-) -> GpuProcess:
-    return GpuProcess(
-        pid=pid, gpu_uuid=on, used_bytes=3 * 2**30, command=command, uid=uid, container_id=None, attributed=known
-    )
-
-
-def pod(name: str, phase: PodPhase = PodPhase.RUNNING) -> PodSeen:
-    uid = f"uid-{name}"
-    return PodSeen(uid=uid, cgroup_uid=uid, namespace="default", name=name, phase=phase)
-
-
-def seen(*pods: PodSeen) -> PodsSeen:
-    return PodsSeen(pods={one.uid: one for one in pods}, synced_at_s=0.0, resource_version="1")
-
-
-def checkpoint(
-    given: Mapping[str, SliceKey] | None = None, registered: Mapping[str, Sequence[str]] | None = None
-) -> CheckpointReading:
-    entries = tuple(
-        CheckpointEntry(uid=f"uid-{name}", container="c", resource=key[0], ids=(key[1],))
-        for name, key in (given or {}).items()
-    )
-    ids = {name: tuple(ids) for name, ids in (registered or {}).items()}
-    return CheckpointReading(serial=1, entries=entries, registered=ids)
+A = key(0, 20480)
 
 
 def ledger(*readings: Reading, before: Ledger | None = None) -> Ledger:
@@ -67,22 +33,18 @@ def ledger(*readings: Reading, before: Ledger | None = None) -> Ledger:
 def held_by_train(*processes: GpuProcess) -> Ledger:
     """Pod "train" holds a slice of GPU 0; these processes run, and pod "web" is on the node."""
     return ledger(
-        checkpoint({"train": A}),
-        CgroupReading(populated={"uid-train": True}),
-        ProcessReading(processes=processes, asked=frozenset({ON_0, ON_1})),
+        checkpoint(given_to("uid-train", A)),
+        alive("uid-train"),
+        reading(*processes, asked=(ON_0, ON_1)),
         seen(pod("train"), pod("web")),
-        ListReading(
-            serial=1,
-            holders={A: Holder(uid=None, namespace="default", pod="train", container="c")},
-            pods=frozenset({("default", "train"), ("default", "web")}),
-        ),
+        listed({A: "train"}, others=["web"]),
     )
 
 
 def found(
     ledger: Ledger, *, now_s: float = 0.0, before: Findings | None = None, plan: Plan = PLAN
 ) -> tuple[Finding, ...]:
-    return find(before or Findings(), ledger, NODE, plan, {RESOURCE}, now_s).found
+    return find(before or Findings(), ledger, NODE, plan, {SHARED}, now_s).found
 
 
 def kinds(ledger: Ledger) -> list[FindingKind]:
@@ -94,10 +56,10 @@ def test_a_pods_own_process_on_its_gpu_is_no_finding() -> None:
 
 
 def test_a_process_on_another_gpu_than_its_pod_holds_is_unauthorised() -> None:
-    (one,) = found(held_by_train(process("uid-train", on=ON_1)))
+    (one,) = found(held_by_train(process("uid-train", 3 * GIB, on=ON_1)))
     assert one.kind is FindingKind.UNAUTHORISED
     assert (one.namespace, one.pod, one.uid, one.pid, one.command) == ("default", "train", "uid-train", 7, "python")
-    assert (one.gpu_uuid, one.used_bytes) == (ON_1, 3 * 2**30)
+    assert (one.gpu_uuid, one.used_bytes) == (ON_1, 3 * GIB)
     assert one.message == f"process 7 (python) uses 3 GiB of {ON_1}, and its pod default/train holds no slice of it"
     assert one.cure
 
@@ -116,8 +78,8 @@ def test_a_process_of_a_pod_that_nobody_knows_is_unauthorised_and_has_its_uid() 
 def test_a_process_of_a_former_holder_is_leaked() -> None:
     """P30: force-deleted, and still running."""
     running = held_by_train(process("uid-train"))
-    gone = ledger(seen(), ListReading(serial=2), before=running)
-    gone = ledger(ListReading(serial=3), before=gone)
+    gone = ledger(seen(), listed(serial=2), before=running)
+    gone = ledger(listed(serial=3), before=gone)
     (one,) = found(gone)
     assert (one.kind, one.namespace, one.pod) == (FindingKind.LEAKED, "default", "train")
     assert "kill 7" in one.cure
@@ -145,19 +107,18 @@ def test_the_servers_of_mps_are_infrastructure(command: str, uid: str | None) ->
 
 
 def test_a_process_that_may_be_anybodys_is_no_finding() -> None:
-    assert kinds(held_by_train(process(None, known=False))) == []
+    assert kinds(held_by_train(process(None, attributed=False))) == []
 
 
 def test_while_it_is_not_known_for_whom_a_slice_was_allocated_nobody_is_accused() -> None:
     """The process may be older than the next look at the checkpoint."""
-    waiting = allocated(held_by_train(process("uid-web")), [(RESOURCE, f"{ON_0}::ts-1-20480")], 0.0)
+    waiting = allocated(held_by_train(process("uid-web")), [key(1, 20480)], 0.0)
     assert kinds(waiting) == []
 
 
 def test_a_holder_without_a_uid_may_be_the_one() -> None:
     """Without the checkpoint, the list gives names only."""
-    named = ListReading(serial=1, holders={A: Holder(uid=None, namespace="default", pod="train", container="c")})
-    assert kinds(ledger(ProcessReading(processes=(process("uid-train"),)), named)) == []
+    assert kinds(ledger(reading(process("uid-train")), listed({A: "train"}))) == []
 
 
 def test_on_a_mig_device_its_own_holders_count_and_on_the_whole_gpu_those_of_every_part() -> None:
@@ -165,14 +126,14 @@ def test_on_a_mig_device_its_own_holders_count_and_on_the_whole_gpu_those_of_eve
     cut = node(replace(gpu(0), mig_enabled=True, mig_devices=(mig(0, "1g.10gb"), mig(1, "1g.10gb"))))
     plan = make_plan(cut, policy(rule(Mig(replicas=1))))
     first, second = (one.uuid for one in cut.gpus[0].mig_devices)
-    key = ("nvidia.com/mig-1g.10gb", f"{first}::mig-0")
+    resource = "nvidia.com/mig-1g.10gb"
     for on, expected in ((first, []), (second, [FindingKind.UNAUTHORISED]), (ON_0, [])):
         at = ledger(
-            checkpoint({"train": key}),
-            CgroupReading(populated={"uid-train": True}),
-            ProcessReading(processes=(process("uid-train", on=on),)),
+            checkpoint(given_to("uid-train", (resource, f"{first}::mig-0"))),
+            alive("uid-train"),
+            reading(process("uid-train", on=on)),
         )
-        assert [one.kind for one in find(Findings(), at, cut, plan, {key[0]}, 0.0).found] == expected
+        assert [one.kind for one in find(Findings(), at, cut, plan, {resource}, 0.0).found] == expected
 
 
 # Contested.
@@ -180,7 +141,7 @@ def test_on_a_mig_device_its_own_holders_count_and_on_the_whole_gpu_those_of_eve
 
 @pytest.mark.parametrize("text", [ON_0, f"{ON_0}::3", f"{ON_0}-replica-1", f"MIG-{ON_0}/1/0"])
 def test_a_gpu_that_another_plugin_offers_is_contested_however_it_writes_the_uuid(text: str) -> None:
-    result = find(Findings(), ledger(checkpoint(registered={"nvidia.com/gpu": [text]})), NODE, PLAN, {RESOURCE}, 0.0)
+    result = find(Findings(), ledger(checkpoint(registered={"nvidia.com/gpu": [text]})), NODE, PLAN, {SHARED}, 0.0)
     (one,) = result.found
     assert (one.kind, one.gpu_uuid, one.resource) == (FindingKind.CONTESTED, ON_0, "nvidia.com/gpu")
     assert result.contested == {ON_0}
@@ -214,16 +175,16 @@ def test_devices_of_other_kinds_are_nobodys_business() -> None:
 
 
 def asking(kind: ContainerKind = ContainerKind.APP) -> PodSeen:
-    containers = (ContainerSeen(name="c", kind=kind, limits={RESOURCE: 1}),)
+    containers = (ContainerSeen(name="c", kind=kind, limits={SHARED: 1}),)
     return replace(pod("train"), containers=containers)
 
 
 def unserved(pods: PodsSeen, given: CheckpointReading, seconds: float = UNSERVED_AFTER_S) -> tuple[Finding, ...]:
     """What is found when a node has been like this for so long."""
     at = ledger(given, pods)
-    first = find(Findings(), at, NODE, PLAN, {RESOURCE}, 100.0)
+    first = find(Findings(), at, NODE, PLAN, {SHARED}, 100.0)
     assert first.found == ()
-    return find(first, at, NODE, PLAN, {RESOURCE}, 100.0 + seconds).found
+    return find(first, at, NODE, PLAN, {SHARED}, 100.0 + seconds).found
 
 
 def test_a_container_that_asks_and_was_given_nothing_is_unserved_after_a_grace() -> None:
@@ -231,7 +192,7 @@ def test_a_container_that_asks_and_was_given_nothing_is_unserved_after_a_grace()
     assert unserved(seen(asking()), checkpoint(), UNSERVED_AFTER_S - 0.1) == ()
     (one,) = unserved(seen(asking()), checkpoint())
     assert (one.kind, one.namespace, one.pod, one.container) == (FindingKind.UNSERVED, "default", "train", "c")
-    assert one.resource == RESOURCE
+    assert one.resource == SHARED
     assert "nodeName" in one.cure
 
 
@@ -242,14 +203,13 @@ def test_a_static_pod_is_told_another_cure() -> None:
 
 @pytest.mark.parametrize("kind", list(ContainerKind))
 def test_whoever_is_in_the_checkpoint_was_served(kind: ContainerKind) -> None:
-    assert unserved(seen(asking(kind)), checkpoint({"train": A})) == ()
+    assert unserved(seen(asking(kind)), checkpoint(given_to("uid-train", A))) == ()
 
 
 def test_whoever_is_in_the_list_was_served_though_a_lost_checkpoint_does_not_name_it() -> None:
-    named = ListReading(serial=1, holders={A: Holder(uid=None, namespace="default", pod="train", container="c")})
-    at = ledger(checkpoint(), seen(asking()), named)
-    first = find(Findings(), at, NODE, PLAN, {RESOURCE}, 0.0)
-    assert [one.kind for one in find(first, at, NODE, PLAN, {RESOURCE}, 100.0).found] == []
+    at = ledger(checkpoint(), seen(asking()), listed({A: "train"}))
+    first = find(Findings(), at, NODE, PLAN, {SHARED}, 0.0)
+    assert [one.kind for one in find(first, at, NODE, PLAN, {SHARED}, 100.0).found] == []
 
 
 @pytest.mark.parametrize(
@@ -267,20 +227,20 @@ def test_who_does_not_run_or_asks_for_something_else_is_not_unserved(changed: di
 
 def test_without_a_checkpoint_nobody_is_called_unserved() -> None:
     at = ledger(seen(asking()))
-    first = find(Findings(), at, NODE, PLAN, {RESOURCE}, 0.0)
-    assert find(first, at, NODE, PLAN, {RESOURCE}, 100.0).found == ()
+    first = find(Findings(), at, NODE, PLAN, {SHARED}, 0.0)
+    assert find(first, at, NODE, PLAN, {SHARED}, 100.0).found == ()
 
 
 def test_the_grace_begins_anew_for_whoever_was_served_in_between() -> None:
-    without, given = ledger(checkpoint(), seen(asking())), ledger(checkpoint({"train": A}), seen(asking()))
+    without, given = ledger(checkpoint(), seen(asking())), ledger(checkpoint(given_to("uid-train", A)), seen(asking()))
     findings = Findings()
     for at, now_s in ((without, 0.0), (given, 20.0), (without, 40.0), (without, 60.0)):
-        findings = find(findings, at, NODE, PLAN, {RESOURCE}, now_s)
+        findings = find(findings, at, NODE, PLAN, {SHARED}, now_s)
     assert findings.found == ()
 
 
 def test_a_finding_is_the_same_one_whatever_memory_it_uses_now() -> None:
-    more = replace(process("uid-web"), used_bytes=None)
-    (one,), (other,) = found(held_by_train(process("uid-web"))), found(held_by_train(more))
+    (one,) = found(held_by_train(process("uid-web")))
+    (other,) = found(held_by_train(process("uid-web", None)))
     assert one.key == other.key
     assert "memory of unknown size" in other.message

@@ -11,69 +11,28 @@ from hypothesis import strategies as st
 
 from sharer.core.holders.evidence import (
     CgroupReading,
-    CheckpointEntry,
     CheckpointReading,
-    GpuProcess,
-    Holder,
     ListReading,
     ProcessReading,
     Reading,
     SliceKey,
 )
-from sharer.core.holders.ledger import Entry, Ledger, State, allocated, is_news, observe, observe_all, settle
-from sharer.core.holders.observations import ContainerKind, ContainerSeen, PodPhase, PodSeen, PodsSeen
+from sharer.core.holders.ledger import Entry, Ledger, State, allocated, is_news, observe_all, settle
+from sharer.core.holders.observations import ContainerKind, ContainerSeen, PodPhase, PodsSeen
+from tests.core.evidence import alive, checkpoint, given_to, key, listed, named, pod, process, reading, seen
 
-RESOURCE = "nvidia.com/gpu.shared"
-UUID = "GPU-a"
-A, B = (RESOURCE, "GPU-a::ts-0-1024"), (RESOURCE, "GPU-a::ts-1-1024")
+A, B = key(0, 1024), key(1, 1024)
 TIMEOUT_S = 600.0
 
 
-def listed(serial: int, holders: Mapping[SliceKey, str] | None = None) -> ListReading:
-    """podresources names pod and container, and no UID."""
-    named = {key: seen_by_list(pod) for key, pod in (holders or {}).items()}
-    return ListReading(
-        serial=serial, holders=named, pods=frozenset(("default", holder.pod or "") for holder in named.values())
-    )
-
-
-def seen_by_list(pod: str, container: str = "c") -> Holder:
-    return Holder(uid=None, namespace="default", pod=pod, container=container)
-
-
-def checkpoint(*entries: tuple[str, str, Sequence[SliceKey]], serial: int = 1) -> CheckpointReading:
-    return CheckpointReading(
-        serial=serial,
-        entries=tuple(
-            CheckpointEntry(uid=uid, container=container, resource=RESOURCE, ids=tuple(key[1] for key in keys))
-            for uid, container, keys in entries
-        ),
-    )
-
-
-def cgroups(*populated: str) -> CgroupReading:
-    return CgroupReading(populated=dict.fromkeys(populated, True))
-
-
 def processes(*uids: str) -> ProcessReading:
-    found = [
-        GpuProcess(pid=n, gpu_uuid=UUID, used_bytes=1, command="x", uid=uid, container_id=None, attributed=True)
-        for n, uid in enumerate(uids)
-    ]
-    return ProcessReading(processes=tuple(found), asked=frozenset({UUID}))
-
-
-def pods(*named: tuple[str, str, PodPhase]) -> PodsSeen:
-    seen = {
-        uid: PodSeen(uid=uid, cgroup_uid=uid, namespace="default", name=name, phase=phase) for uid, name, phase in named
-    }
-    return PodsSeen(pods=seen, synced_at_s=0.0, resource_version="1")
+    return reading(*(process(uid) for uid in uids))
 
 
 def after(*readings: Reading, start: Ledger | None = None, now_s: float = 0.0) -> Ledger:
     ledger = start or Ledger()
-    for reading in readings:
-        ledger = observe(ledger, reading, now_s, quarantine_s=TIMEOUT_S)
+    for one in readings:
+        ledger = observe_all(ledger, [one], now_s, quarantine_s=TIMEOUT_S)
     return ledger
 
 
@@ -82,18 +41,18 @@ def states(ledger: Ledger) -> dict[SliceKey, State]:
 
 
 RUNNING = (
-    checkpoint(("uid-1", "c", [A])),
-    cgroups("uid-1"),
-    pods(("uid-1", "train", PodPhase.RUNNING)),
+    checkpoint(given_to("uid-1", A)),
+    alive("uid-1"),
+    seen(pod("train", uid="uid-1")),
     processes("uid-1"),
-    listed(1, {A: "train"}),
+    listed({A: "train"}),
 )
 
 
 def test_a_slice_that_the_kubelets_list_names_is_held_and_its_owner_has_a_uid() -> None:
     entry = after(*RUNNING).entry(A)
     assert entry.state is State.HELD
-    assert entry.owner == Holder(uid="uid-1", namespace="default", pod="train", container="c")
+    assert entry.owner == named("train", uid="uid-1")
 
 
 def test_an_answered_allocate_is_kept_until_somebody_claims_the_slice_or_the_grace_is_over() -> None:
@@ -102,7 +61,7 @@ def test_an_answered_allocate_is_kept_until_somebody_claims_the_slice_or_the_gra
     assert states(ledger) == {A: State.ALLOCATED}
     assert states(settle(ledger, 69.9, quarantine_s=TIMEOUT_S)) == {A: State.ALLOCATED}
     assert states(settle(ledger, 70.0, quarantine_s=TIMEOUT_S)) == {}
-    assert states(after(listed(1, {A: "train"}), start=ledger, now_s=11.0)) == {A: State.HELD}
+    assert states(after(listed({A: "train"}), start=ledger, now_s=11.0)) == {A: State.HELD}
 
 
 def test_an_allocate_for_a_held_slice_changes_nothing_until_the_list_names_the_new_owner() -> None:
@@ -114,19 +73,13 @@ def test_an_allocate_for_a_held_slice_changes_nothing_until_the_list_names_the_n
 @pytest.mark.parametrize("with_api", [True, False])
 def test_namesakes_in_two_namespaces_are_two_owners_with_the_uids_that_are_theirs(with_api: bool) -> None:
     """Neighbour of P27: one chart in two namespaces; pods and containers have the same names, the amounts are equal."""
-    seen = {
-        uid: PodSeen(uid=uid, cgroup_uid=uid, namespace=space, name="train", phase=PodPhase.RUNNING)
-        for uid, space in (("uid-1", "one"), ("uid-2", "two"))
-    }
+    one, two = (replace(pod("train", uid=uid), namespace=space) for uid, space in (("uid-1", "one"), ("uid-2", "two")))
     names = frozenset({("one", "train"), ("two", "train")})
-    holders = {
-        A: Holder(uid=None, namespace="two", pod="train", container="c"),
-        B: Holder(uid=None, namespace="one", pod="train", container="c"),
-    }
-    told = [PodsSeen(pods=seen, synced_at_s=0.0, resource_version="1")] if with_api else []
+    holders = {A: replace(named("train"), namespace="two"), B: replace(named("train"), namespace="one")}
+    told = [seen(one, two)] if with_api else []
     ledger = after(
-        checkpoint(("uid-1", "c", [B]), ("uid-2", "c", [A])),
-        cgroups("uid-1", "uid-2"),
+        checkpoint(given_to("uid-1", B), given_to("uid-2", A)),
+        alive("uid-1", "uid-2"),
         *told,
         ListReading(serial=1, holders=holders, pods=names),
     )
@@ -138,78 +91,76 @@ def test_a_process_on_the_neighbouring_instance_proves_nothing_of_this_one() -> 
     """Neighbour of P30: a pod held two MIG devices of one GPU, was force-deleted, and runs on with one of them."""
     name = "nvidia.com/mig-1g.10gb"
     first, second = (name, "MIG-1::mig-0"), (name, "MIG-2::mig-0")
-    entry = CheckpointEntry(uid="uid-1", container="c", resource=name, ids=(first[1], second[1]))
-    on_second = GpuProcess(
-        pid=1, gpu_uuid="MIG-2", used_bytes=1, command="x", uid="uid-1", container_id=None, attributed=True
-    )
     ledger = after(
-        CheckpointReading(serial=1, entries=(entry,)),
-        listed(1, {first: "train", second: "train"}),
-        ProcessReading(processes=(on_second,), asked=frozenset({"MIG-1", "MIG-2"})),
+        checkpoint(given_to("uid-1", first, second)),
+        listed({first: "train", second: "train"}),
+        reading(process("uid-1", on="MIG-2"), asked=("MIG-1", "MIG-2")),
     )
-    ledger = after(CheckpointReading(serial=2), listed(2), listed(3), start=ledger)
+    ledger = after(checkpoint(serial=2), listed(serial=2), listed(serial=3), start=ledger)
     assert states(ledger) == {second: State.QUARANTINED}
     assert ledger.entry(second).is_busy_for_nobody
 
 
 def test_one_absence_is_releasing_and_the_second_frees_a_slice_of_which_nothing_is_left() -> None:
-    ledger = after(cgroups(), processes(), listed(2), start=after(*RUNNING))
+    ledger = after(alive(), processes(), listed(serial=2), start=after(*RUNNING))
     assert states(ledger) == {A: State.RELEASING}
     assert not ledger.entry(A).is_busy_for_nobody, "most pods leave nothing behind: no reason to reject the next one"
-    assert states(after(listed(2), start=ledger)) == {A: State.RELEASING}, "the same reading again is no second one"
-    assert states(after(listed(3), start=ledger)) == {}
+    assert states(after(listed(serial=2), start=ledger)) == {A: State.RELEASING}, (
+        "the same reading again is no second one"
+    )
+    assert states(after(listed(serial=3), start=ledger)) == {}
 
 
 def test_a_slice_that_was_absent_once_and_returns_is_held_as_before() -> None:
     """Contract row 40."""
-    ledger = after(listed(2), listed(3, {A: "train"}), start=after(*RUNNING))
+    ledger = after(listed(serial=2), listed({A: "train"}, serial=3), start=after(*RUNNING))
     assert ledger.entry(A) == after(*RUNNING).entry(A)
 
 
 def test_a_force_deleted_pod_that_still_runs_keeps_its_slice_busy() -> None:
     """P30: the kubelet forgets at once; the container runs on for its grace period."""
-    ledger = after(pods(), listed(2), start=after(*RUNNING))
+    ledger = after(seen(), listed(serial=2), start=after(*RUNNING))
     assert ledger.entry(A).state is State.RELEASING
     assert ledger.entry(A).is_busy_for_nobody
-    ledger = after(listed(3), start=ledger)
+    ledger = after(listed(serial=3), start=ledger)
     assert ledger.entry(A).state is State.QUARANTINED
     assert [remnant.holder.uid for remnant in ledger.entry(A).remnants] == ["uid-1"]
-    assert states(after(processes(), cgroups(), start=ledger)) == {}
+    assert states(after(processes(), alive(), start=ledger)) == {}
 
 
 def test_a_slice_that_is_handed_on_has_the_new_owner_and_the_old_one_as_its_remnant() -> None:
     """P30: Allocate for a held slice is normal after a force delete."""
-    taken = checkpoint(("uid-1", "c", [A]), ("uid-2", "c", [A]))
-    ledger = after(taken, cgroups("uid-1", "uid-2"), listed(2, {A: "next"}), start=after(*RUNNING))
-    ledger = after(pods(("uid-2", "next", PodPhase.RUNNING)), start=ledger)
+    taken = checkpoint(given_to("uid-1", A), given_to("uid-2", A))
+    ledger = after(taken, alive("uid-1", "uid-2"), listed({A: "next"}, serial=2), start=after(*RUNNING))
+    ledger = after(seen(pod("next", uid="uid-2")), start=ledger)
     entry = ledger.entry(A)
     assert (entry.state, entry.owner and entry.owner.uid) == (State.HELD, "uid-2")
     assert [remnant.holder.uid for remnant in entry.remnants] == ["uid-1"]
-    assert after(processes(), cgroups("uid-2"), start=ledger).entry(A).remnants == ()
+    assert after(processes(), alive("uid-2"), start=ledger).entry(A).remnants == ()
 
 
 def test_a_slice_that_was_given_on_before_the_list_is_read_again_is_not_taken_for_its_new_owners() -> None:
     """P30: the checkpoint names the new pod already, `List` still the old one, and no name of either UID is known."""
-    held = after(checkpoint(("uid-1", "c", [A])), cgroups("uid-1"), processes("uid-1"), listed(1, {A: "train"}))
-    given_on = checkpoint(("uid-2", "c", [A]), serial=2)
-    between = after(given_on, cgroups("uid-1", "uid-2"), start=held)
-    assert between.entry(A).owner == Holder(uid="uid-1", namespace="default", pod="train", container="c")
-    entry = after(listed(2, {A: "next"}), start=between).entry(A)
-    assert entry.owner == Holder(uid="uid-2", namespace="default", pod="next", container="c")
+    held = after(checkpoint(given_to("uid-1", A)), alive("uid-1"), processes("uid-1"), listed({A: "train"}))
+    given_on = checkpoint(given_to("uid-2", A), serial=2)
+    between = after(given_on, alive("uid-1", "uid-2"), start=held)
+    assert between.entry(A).owner == named("train", uid="uid-1")
+    entry = after(listed({A: "next"}, serial=2), start=between).entry(A)
+    assert entry.owner == named("next", uid="uid-2")
     assert [remnant.holder.uid for remnant in entry.remnants] == ["uid-1"]
-    fresh = after(listed(1, {A: "next"}), checkpoint(("uid-2", "c", [A])), cgroups("uid-2"))
-    assert fresh.entry(A).owner == Holder(uid="uid-2", namespace="default", pod="next", container="c")
+    fresh = after(listed({A: "next"}), checkpoint(given_to("uid-2", A)), alive("uid-2"))
+    assert fresh.entry(A).owner == named("next", uid="uid-2")
 
 
 def test_a_pod_of_the_same_name_is_another_owner() -> None:
     """P29: a StatefulSet's next pod; a late delete of the old UID does not touch it."""
-    taken = checkpoint(("uid-1", "c", [A]), ("uid-2", "c", [A]))
+    taken = checkpoint(given_to("uid-1", A), given_to("uid-2", A))
     ledger = after(
-        pods(("uid-2", "train", PodPhase.RUNNING)),
+        seen(pod("train", uid="uid-2")),
         taken,
-        cgroups("uid-2"),
+        alive("uid-2"),
         processes("uid-2"),
-        listed(2, {A: "train"}),
+        listed({A: "train"}, serial=2),
         start=after(*RUNNING),
     )
     entry = ledger.entry(A)
@@ -219,90 +170,81 @@ def test_a_pod_of_the_same_name_is_another_owner() -> None:
 
 def test_a_finished_pod_that_an_old_kubelet_still_lists_holds_nothing() -> None:
     """P31, contract §12: before 1.34 the list keeps finished pods, so the API's phase decides."""
-    over = pods(("uid-1", "train", PodPhase.SUCCEEDED))
+    over = seen(pod("train", PodPhase.SUCCEEDED, uid="uid-1"))
     ledger = after(over, start=after(*RUNNING))
     assert states(ledger) == {A: State.HELD}, "its cgroup is populated: it still runs"
-    assert states(after(cgroups(), processes(), start=ledger)) == {}
+    assert states(after(alive(), processes(), start=ledger)) == {}
 
 
 def test_a_deletion_time_alone_frees_nothing() -> None:
-    deleting = PodsSeen(
-        pods={"uid-1": replace(pods(("uid-1", "train", PodPhase.RUNNING)).pods["uid-1"], is_deleting=True)},
-        synced_at_s=0.0,
-        resource_version="2",
-    )
+    deleting = seen(replace(pod("train", uid="uid-1"), is_deleting=True))
     assert states(after(deleting, start=after(*RUNNING))) == {A: State.HELD}
 
 
 def test_an_init_container_holds_what_the_checkpoint_says_while_its_pod_lives() -> None:
     """Contract §22: never in the list, taken until the pod ends."""
-    both = checkpoint(("uid-1", "init", [A, B]), ("uid-1", "c", [A]))
+    both = checkpoint(given_to("uid-1", A, B, container="init"), given_to("uid-1", A))
     ledger = after(both, start=after(*RUNNING))
     assert {key: entry.owner and entry.owner.container for key, entry in ledger.entries.items()} == {A: "c", B: "init"}
     assert ledger.entry(A).remnants == ()
-    gone = after(pods(), cgroups(), processes(), listed(2), listed(3), start=ledger)
+    gone = after(seen(), alive(), processes(), listed(serial=2), listed(serial=3), start=ledger)
     assert states(gone) == {}
 
 
 def test_a_checkpoint_that_cannot_be_read_any_more_gives_no_new_pod_the_uid_of_a_dead_one() -> None:
     """Seed 191 of `tests faults`: the last readable file names a pod that had the slice before."""
-    last = checkpoint(("uid-1", "c", [A]))
-    ledger = after(last, cgroups(), listed(1), replace(last, is_current=False), listed(2, {A: "next"}))
-    assert ledger.entries[A].owner == seen_by_list("next")
-    again = observe(ledger, checkpoint(("uid-2", "c", [A]), serial=2), 9.0, quarantine_s=TIMEOUT_S)
-    assert again.entries[A].owner == replace(seen_by_list("next"), uid="uid-2")
+    last = checkpoint(given_to("uid-1", A))
+    ledger = after(last, alive(), listed(), replace(last, is_current=False), listed({A: "next"}, serial=2))
+    assert ledger.entries[A].owner == named("next")
+    again = after(checkpoint(given_to("uid-2", A), serial=2), start=ledger, now_s=9.0)
+    assert again.entries[A].owner == replace(named("next"), uid="uid-2")
 
 
 def test_an_entry_of_the_checkpoint_whose_pod_is_gone_is_stale() -> None:
     """Contract §22: deleted pods stay in the file for as long as nobody allocates."""
-    assert states(after(checkpoint(("uid-old", "c", [A])), cgroups(), pods(), processes(), listed(1))) == {}
+    assert states(after(checkpoint(given_to("uid-old", A)), alive(), seen(), processes(), listed())) == {}
 
 
 def test_a_process_of_a_pod_that_only_the_checkpoint_remembers_quarantines_its_slice() -> None:
     """The agent may have been down while the pod ended."""
-    ledger = after(checkpoint(("uid-old", "c", [A])), cgroups(), pods(), processes("uid-old"), listed(1), listed(2))
+    ledger = after(
+        checkpoint(given_to("uid-old", A)), alive(), seen(), processes("uid-old"), listed(), listed(serial=2)
+    )
     assert states(ledger) == {A: State.QUARANTINED}
     assert ledger.entry(A).remnants[0].known
 
 
 def test_a_static_pod_is_known_by_the_hash_in_its_cgroup() -> None:
     """runtime-facts 44: the API's mirror pod has another UID."""
-    mirror = PodSeen(uid="api-uid", cgroup_uid="hash", namespace="kube-system", name="static", phase=PodPhase.RUNNING)
-    named = ListReading(
-        serial=1,
-        holders={A: Holder(uid=None, namespace="kube-system", pod="static", container="c")},
-        pods=frozenset({("kube-system", "static")}),
-    )
-    seen = PodsSeen(pods={"api-uid": mirror}, synced_at_s=0.0, resource_version="1")
-    ledger = after(checkpoint(("hash", "c", [A])), seen, cgroups("hash"), named)
-    assert ledger.entry(A).owner == Holder(uid="hash", namespace="kube-system", pod="static", container="c")
+    mirror = replace(pod("static", uid="api-uid"), cgroup_uid="hash")
+    ledger = after(checkpoint(given_to("hash", A)), seen(mirror), alive("hash"), listed({A: "static"}))
+    assert ledger.entry(A).owner == named("static", uid="hash")
 
 
 def test_a_static_pod_whose_mirror_is_deleted_and_made_anew_holds_on_under_the_same_uid() -> None:
     """Neighbour of P29: `kubectl delete` of it ends nothing; the kubelet makes the mirror again, with another UID."""
 
     def mirror(uid: str) -> PodsSeen:
-        pod = PodSeen(uid=uid, cgroup_uid="hash", namespace="default", name="train-node-1", phase=PodPhase.RUNNING)
-        return PodsSeen(pods={uid: pod}, synced_at_s=0.0, resource_version="1")
+        return seen(replace(pod("train-node-1", uid=uid), cgroup_uid="hash"))
 
     start = after(
-        checkpoint(("hash", "c", [A])),
-        cgroups("hash"),
+        checkpoint(given_to("hash", A)),
+        alive("hash"),
         mirror("m-1"),
         processes("hash"),
-        listed(1, {A: "train-node-1"}),
+        listed({A: "train-node-1"}),
     )
     owner = start.entry(A).owner
     assert owner is not None
     assert owner.uid == "hash"
-    for told in (pods(), mirror("m-2")):
-        now = after(told, listed(2, {A: "train-node-1"}), listed(3, {A: "train-node-1"}), start=start)
+    for told in (seen(), mirror("m-2")):
+        now = after(told, listed({A: "train-node-1"}, serial=2), listed({A: "train-node-1"}, serial=3), start=start)
         assert (now.entry(A).state, now.entry(A).owner, now.entry(A).remnants) == (State.HELD, owner, ())
 
 
 def test_what_nobody_can_tell_is_quarantined_until_the_timeout_and_says_so() -> None:
     """Without cgroups and process lists there is no evidence either way."""
-    ledger = after(listed(1, {A: "train"}), listed(2), listed(3), now_s=5.0)
+    ledger = after(listed({A: "train"}), listed(serial=2), listed(serial=3), now_s=5.0)
     assert states(ledger) == {A: State.QUARANTINED}
     assert "cannot be told" in ledger.entry(A).reason
     assert states(settle(ledger, 604.9, quarantine_s=TIMEOUT_S)) == {A: State.QUARANTINED}
@@ -311,21 +253,23 @@ def test_what_nobody_can_tell_is_quarantined_until_the_timeout_and_says_so() -> 
 
 def test_a_known_remnant_outlasts_every_timeout() -> None:
     """Neighbour of P30: what is known to run is not given away because time has passed."""
-    ledger = after(pods(), listed(2), listed(3), start=after(*RUNNING))
+    ledger = after(seen(), listed(serial=2), listed(serial=3), start=after(*RUNNING))
     assert states(settle(ledger, 1e9, quarantine_s=TIMEOUT_S)) == {A: State.QUARANTINED}
 
 
 def test_without_the_api_owners_and_releases_are_known_all_the_same() -> None:
     """`--kubernetes off`."""
-    ledger = after(checkpoint(("uid-1", "c", [A])), cgroups("uid-1"), processes("uid-1"), listed(1, {A: "train"}))
-    assert ledger.entry(A).owner == Holder(uid="uid-1", namespace="default", pod="train", container="c")
-    assert states(after(cgroups(), processes(), listed(2), listed(3), start=ledger)) == {}
+    ledger = after(checkpoint(given_to("uid-1", A)), alive("uid-1"), processes("uid-1"), listed({A: "train"}))
+    assert ledger.entry(A).owner == named("train", uid="uid-1")
+    assert states(after(alive(), processes(), listed(serial=2), listed(serial=3), start=ledger)) == {}
 
 
 @pytest.mark.parametrize("phase", [PodPhase.PENDING, PodPhase.RUNNING, PodPhase.UNKNOWN])
 def test_a_pod_that_the_api_calls_active_keeps_what_the_checkpoint_gave_it(phase: PodPhase) -> None:
     """P31: bound and still pulling its image counts."""
-    assert states(after(checkpoint(("uid-1", "c", [A])), pods(("uid-1", "p", phase)), cgroups())) == {A: State.HELD}
+    assert states(after(checkpoint(given_to("uid-1", A)), seen(pod("p", phase, uid="uid-1")), alive())) == {
+        A: State.HELD
+    }
 
 
 # What lives, dies once: an ended pod's cgroup and processes do not come back.
@@ -343,7 +287,9 @@ histories = st.fixed_dictionaries(
             st.tuples(st.sampled_from(["uid-1", "uid-2"]), st.sampled_from(["c", "init"])),
             st.sets(st.sampled_from([A, B]), min_size=1).map(sorted),
             max_size=3,
-        ).map(lambda given: [[(*who, ids) for who, ids in list(given.items())[:n]] for n in range(len(given) + 1)]),
+        )
+        .map(lambda told: [given_to(uid, *keys, container=name) for (uid, name), keys in told.items()])
+        .map(lambda entries: [entries[:n] for n in range(len(entries) + 1)]),
         "cgroups": shrinking,
         "pods": st.lists(
             st.dictionaries(st.sampled_from(["uid-1", "uid-2"]), st.sampled_from(PodPhase), max_size=2), max_size=3
@@ -356,10 +302,10 @@ histories = st.fixed_dictionaries(
 def streams(history: Mapping[str, Sequence[object]]) -> list[list[Reading]]:
     names = {"uid-1": "one", "uid-2": "two"}
     return [
-        [listed(n, holders) for n, holders in enumerate(history["list"], start=1)],  # type: ignore[arg-type]
+        [listed(holders, serial=n) for n, holders in enumerate(history["list"], start=1)],  # type: ignore[arg-type]
         [checkpoint(*entries, serial=n) for n, entries in enumerate(history["checkpoint"], start=1)],  # type: ignore[misc]
-        [cgroups(*sorted(uids)) for uids in history["cgroups"]],  # type: ignore[call-overload]
-        [pods(*((uid, names[uid], phase) for uid, phase in phases.items())) for phases in history["pods"]],  # type: ignore[attr-defined]
+        [alive(*sorted(uids)) for uids in history["cgroups"]],  # type: ignore[call-overload]
+        [seen(*(pod(names[uid], phase, uid=uid) for uid, phase in phases.items())) for phases in history["pods"]],  # type: ignore[attr-defined]
         [processes(*sorted(uids)) for uids in history["processes"]],  # type: ignore[call-overload]
     ]
 
@@ -386,7 +332,7 @@ def test_the_end_does_not_depend_on_which_source_spoke_first(
     """Any interleaving that keeps each source's own order ends in the same state, once the list was read again."""
     sources = streams(history)
     last = history["list"][-1]
-    again = [listed(100 + n, last) for n in range(2)]  # type: ignore[arg-type]
+    again = [listed(last, serial=100 + n) for n in range(2)]  # type: ignore[arg-type]
     in_turn = after(*(reading for source in sources for reading in source), *again)
     mixed = after(*interleaved(order, sources), *again)
     assert outcome(mixed) == outcome(in_turn)
@@ -410,8 +356,8 @@ def test_nothing_that_the_kubelet_names_is_lost(history: Mapping[str, Sequence[o
     ledger = after(*readings)
     last = ledger.evidence.listed
     assert last is not None
-    for key, holder in last.holders.items():
-        entry = ledger.entry(key)
+    for slice_key, holder in last.holders.items():
+        entry = ledger.entry(slice_key)
         ended = entry == Entry() or entry.owner is None or entry.owner.pod != holder.pod
         if ended:
             uid = {"one": "uid-1", "two": "uid-2"}[holder.pod or ""]
@@ -426,16 +372,16 @@ def test_readings_that_are_taken_together_end_as_those_taken_one_by_one(
     """`observe_all` judges once for a whole round of the sources."""
     readings = interleaved(order, streams(history))
     last = history["list"][-1]
-    again = [listed(100 + n, last) for n in range(2)]  # type: ignore[arg-type]
+    again = [listed(last, serial=100 + n) for n in range(2)]  # type: ignore[arg-type]
     rounds: list[list[Reading]] = [[]]
-    for reading in readings:
-        if any(type(one) is type(reading) for one in rounds[-1]):
+    for fresh in readings:
+        if any(type(one) is type(fresh) for one in rounds[-1]):
             rounds.append([])
-        rounds[-1].append(reading)
-    rounds += [[reading] for reading in again]
+        rounds[-1].append(fresh)
+    rounds += [[one] for one in again]
     together = Ledger()
-    for one in rounds:
-        together = observe_all(together, one, 0.0, quarantine_s=TIMEOUT_S)
+    for whole_round in rounds:
+        together = observe_all(together, whole_round, 0.0, quarantine_s=TIMEOUT_S)
     assert outcome(together) == outcome(after(*readings, *again))
 
 
@@ -450,37 +396,33 @@ def test_time_alone_ends_what_waits_for_it_although_no_source_says_anything_new(
     """An Allocate that came to nothing, an unknown remnant."""
     waiting = allocated(after(*RUNNING), [B], 10.0)
     assert states(observe_all(waiting, [], 70.0, quarantine_s=TIMEOUT_S)) == {A: State.HELD}
-    unknown = after(listed(1, {A: "train"}), listed(2), listed(3), now_s=5.0)
+    unknown = after(listed({A: "train"}), listed(serial=2), listed(serial=3), now_s=5.0)
     assert states(observe_all(unknown, [], 605.0, quarantine_s=TIMEOUT_S)) == {}
 
 
-def young(holders: Mapping[SliceKey, str], age_s: float = 3.0) -> ListReading:
-    return replace(listed(9, holders), kubelet_age_s=age_s)
+def young(holders: Mapping[SliceKey, str], age_s: float | None = 3.0) -> ListReading:
+    return listed(holders, serial=9, age_s=age_s)
 
 
-INIT = PodSeen(
-    uid="uid-1", cgroup_uid="uid-1", namespace="default", name="train", phase=PodPhase.RUNNING,
-    containers=(ContainerSeen(name="c", kind=ContainerKind.INIT),),
-)  # fmt: skip
+INIT = replace(pod("train", uid="uid-1"), containers=(ContainerSeen(name="c", kind=ContainerKind.INIT),))
 
 
 @pytest.mark.parametrize(
     ("why", "before", "now", "believed"),
     [
-        ("it is not known when the kubelet started", RUNNING, replace(young({}), kubelet_age_s=None), True),
+        ("it is not known when the kubelet started", RUNNING, young({}, None), True),
         ("it started 10 s ago", RUNNING, young({}, 10.0), True),
         ("empty although a pod runs", RUNNING, young({}), False),
         ("everything is there, and more", RUNNING, young({A: "train", B: "next"}), True),
-        ("the pod has ended", (*RUNNING, cgroups(), pods()), young({}), True),
-        ("its last process has, and the API calls it active", (*RUNNING, cgroups()), young({}), False),
-        ("its cgroup is there, and nobody is in it yet", (*RUNNING, pods(), CgroupReading(populated={"uid-1": False})),
+        ("the pod has ended", (*RUNNING, alive(), seen()), young({}), True),
+        ("its last process has, and the API calls it active", (*RUNNING, alive()), young({}), False),
+        ("its cgroup is there, and nobody is in it yet", (*RUNNING, seen(), CgroupReading(populated={"uid-1": False})),
          young({}), False),
-        ("an init container, which no list names", (*RUNNING, PodsSeen(pods={"uid-1": INIT}, synced_at_s=0.0,
-         resource_version="1")), young({}), True),
+        ("an init container, which no list names", (*RUNNING, seen(INIT)), young({}), True),
         ("agent and kubelet restarted together", RUNNING[:2], young({B: "static"}), False),
         ("so they did, and only the checkpoint speaks", RUNNING[:1], young({B: "static"}), False),
         ("so they did, and it is all there", RUNNING[:1], young({A: "train"}), True),
-        ("the checkpoint is stale, as cgroups tell", (RUNNING[0], cgroups()), young({}), True),
+        ("the checkpoint is stale, as cgroups tell", (RUNNING[0], alive()), young({}), True),
         ("a new node", (), young({}), True),
     ],
 )  # fmt: skip

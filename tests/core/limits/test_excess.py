@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharer.core.holders.evidence import GpuProcess, ProcessReading
 from sharer.core.holders.findings import FindingKind
 from sharer.core.holders.observations import PodPhase, PodSeen
 from sharer.core.limits.excess import Excess, ExcessKey, measure
@@ -17,6 +16,7 @@ from sharer.core.policy.enforcers import Choice
 from sharer.core.policy.model import MemoryPolicy, OnExceed
 from sharer.core.quantities import GIB
 from tests.core.builders import gpu, gpu_uuid, node
+from tests.core.evidence import process, reading
 
 A = gpu_uuid(0)
 UID, MAIN = "0e1f8a3b-0000-4000-8000-00000000000a", "1" * 64
@@ -28,20 +28,17 @@ def tenant(policy: MemoryPolicy = EVICT) -> Tenant:
     return Tenant(uid=UID, container="main", container_id=MAIN, held=frozenset({A}), memory=(bound,))
 
 
-def reading(used_bytes: int | None) -> Usage:
+def usage(used_bytes: int | None) -> Usage:
     """None: there is no list."""
     if used_bytes is None:
         return Usage(None, node(gpu(0)))
-    process = GpuProcess(
-        pid=7, gpu_uuid=A, used_bytes=used_bytes, command=None, uid=UID, container_id=MAIN, attributed=True
-    )
-    return Usage(ProcessReading(processes=(process,), asked=frozenset({A})), node(gpu(0)))
+    return Usage(reading(process(UID, used_bytes, container_id=MAIN)), node(gpu(0)))
 
 
 def watch(*readings: tuple[float, int | None], policy: MemoryPolicy = EVICT) -> Mapping[ExcessKey, Excess]:
     found: dict[ExcessKey, Excess] = {}
     for now_s, used_bytes in readings:
-        found = measure(found, [tenant(policy)], reading(used_bytes), now_s)
+        found = measure(found, [tenant(policy)], usage(used_bytes), now_s)
     return found
 
 
@@ -96,11 +93,11 @@ def test_after_a_gap_one_reading_is_again_not_enough() -> None:
 
 def test_a_changed_policy_counts_at_the_next_reading() -> None:
     over = watch((0.0, 2 * GIB), (100.0, 2 * GIB))
-    assert not only(measure(over, [tenant(MemoryPolicy())], reading(2 * GIB), 101.0)).is_to_end
+    assert not only(measure(over, [tenant(MemoryPolicy())], usage(2 * GIB), 101.0)).is_to_end
 
 
 def test_a_container_that_has_gone_is_forgotten() -> None:
-    assert measure(watch((0.0, 2 * GIB)), [], reading(0), 5.0) == {}
+    assert measure(watch((0.0, 2 * GIB)), [], usage(0), 5.0) == {}
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 50.0), st.sampled_from([2 * GIB, GIB, None])), max_size=12))

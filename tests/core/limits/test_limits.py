@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +13,9 @@ from sharer.core.edits import DeviceFacts, Injection, NodeFacts
 from sharer.core.holders.evidence import CheckpointEntry
 from sharer.core.holders.observations import ContainerKind, ContainerSeen, PodPhase, PodSeen
 from sharer.core.limits.limits import (
+    ComputeBound,
     ContainerCgroup,
+    MemoryBound,
     PodCgroup,
     Tenant,
     Terms,
@@ -20,6 +24,7 @@ from sharer.core.limits.limits import (
     needs_pre_start,
     with_driver_limits,
 )
+from sharer.core.policy.enforcers import Choice
 from sharer.core.policy.model import MemoryPolicy, Mig
 from sharer.core.quantities import GIB, MIB
 from sharer.core.slices.plan import Slice, make_plan
@@ -305,3 +310,25 @@ def test_variables_for_the_toolkit_need_the_driver_to_be_chosen() -> None:
     unwished = policy(rule(time_slicing(4), memory=MemoryPolicy(enforce=("watch",))))
     terms = make_terms(inventory, unwished, {A: {"driver": None, "watch": None}})
     assert not with_driver_limits(facts, terms).devices[A].driver_limit
+
+
+@pytest.mark.parametrize(
+    ("by", "names", "given_up"),
+    [
+        ("driver", ("watch",), True),
+        ("driver", ("watch", "driver"), False),
+        ("mig", ("watch",), False),
+        (None, (), False),
+    ],
+)
+def test_what_the_policy_names_no_more_is_given_up_but_an_instance_holds_whatever_it_says(
+    by: str | None, names: tuple[str, ...], given_up: bool
+) -> None:
+    def held(choice: Choice, policy: MemoryPolicy) -> Tenant:
+        bound = MemoryBound(uuid=A, at_least_bytes=GIB, at_most_bytes=GIB, policy=policy, choice=choice)
+        share = ComputeBound(uuid=A, percent=25, choice=Choice(by="mps"))
+        return Tenant(uid=UID, container="main", memory=(bound,), compute=(share,))
+
+    before = held(Choice(by=by), MemoryPolicy())
+    found = before.given_up(held(Choice(by="watch"), MemoryPolicy(enforce=names)))
+    assert found == (replace(before, compute=()) if given_up else None)

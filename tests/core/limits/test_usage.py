@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sharer.core.holders.evidence import GpuProcess, ProcessReading
 from sharer.core.inventory import Inventory
 from sharer.core.limits.limits import Tenant
 from sharer.core.limits.usage import NOT_KNOWN, Usage, Use
 from sharer.core.quantities import GIB
+from tests.core import evidence
 from tests.core.builders import gpu, gpu_uuid, mig, node
 
 A, B = gpu_uuid(0), gpu_uuid(1)
@@ -14,28 +17,13 @@ UID, MAIN, SIDE = "0e1f8a3b-0000-4000-8000-00000000000a", "1" * 64, "2" * 64
 TWO_GPUS = node(gpu(0), gpu(1))
 
 
-def process(
-    uuid: str = A,
-    *,
-    used_bytes: int | None = GIB,
-    uid: str | None = UID,
-    container_id: str | None = MAIN,
-    attributed: bool = True,
-    pid: int | None = 7,
-) -> GpuProcess:
-    return GpuProcess(
-        pid=pid,
-        gpu_uuid=uuid,
-        used_bytes=used_bytes,
-        command="python",
-        uid=uid,
-        container_id=container_id,
-        attributed=attributed,
-    )
+def process(uuid: str = A, **changes: object) -> GpuProcess:
+    """Of the main container, unless it is changed."""
+    return replace(evidence.process(UID, on=uuid, container_id=MAIN), **changes)  # type: ignore[arg-type]  # its fields
 
 
 def usage(*processes: GpuProcess, asked: tuple[str, ...] = (A, B), inventory: Inventory = TWO_GPUS) -> Usage:
-    return Usage(ProcessReading(processes=processes, asked=frozenset(asked)), inventory)
+    return Usage(evidence.reading(*processes, asked=asked), inventory)
 
 
 def tenant(*held: str, container_id: str | None = MAIN) -> Tenant:

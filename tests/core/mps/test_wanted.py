@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sharer.core.change.transition import Listing, step
-from sharer.core.holders.evidence import Holder, SliceKey
+from sharer.core.holders.evidence import SliceKey
 from sharer.core.holders.ledger import Entry, Ledger, State
 from sharer.core.inventory import Inventory
 from sharer.core.limits.limits import make_terms
@@ -12,10 +12,10 @@ from sharer.core.mps.wanted import mps_gpus, mps_wanted, serving
 from sharer.core.policy.model import Auto, ComputePolicy, MemoryPolicy, Mps, Policy
 from sharer.core.slices.plan import make_plan
 from tests.core.builders import gpu, gpu_uuid, node, policy, rule, time_slicing
+from tests.core.evidence import holder
 
 A, B = gpu_uuid(0), gpu_uuid(1)
 NAME, OTHER = "nvidia.com/gpu.mps", "example.com/mps"
-HOLDER = Holder(uid="uid-1", namespace="default", pod="train", container="c")
 TWO_GPUS = node(gpu(0), gpu(1, memory_mib=40960))
 
 
@@ -32,7 +32,7 @@ def mps(slices: int, *, resource: str = NAME, user: int | None = None, memory: M
 
 def listing(inventory: Inventory, wanted: Policy, *held: SliceKey, before: Listing | None = None) -> Listing:
     """What is listed under a policy while these slices are held."""
-    ledger = Ledger(entries={key: Entry(state=State.HELD, owner=HOLDER) for key in held})
+    ledger = Ledger(entries={key: Entry(state=State.HELD, owner=holder()) for key in held})
     shown = before or Listing()
     for now_s in (0.0, 3.0):
         shown = step(shown, make_plan(inventory, wanted), ledger, now_s, patience_s=600.0)

@@ -13,11 +13,10 @@ from sharer.core.policy.enforcers import (
     MEMORY_ENFORCERS,
     WATCHING,
     choose,
-    made_by,
     why_not_held,
     why_without_effect,
 )
-from sharer.core.policy.model import Exclusive, Mig, Mps
+from sharer.core.policy.model import Exclusive, Mig, Mps, made_by
 from tests.core.builders import time_slicing
 
 names = st.lists(st.sampled_from(MEMORY_ENFORCERS), unique=True)

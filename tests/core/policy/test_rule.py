@@ -207,6 +207,15 @@ def test_an_eviction_of_what_nobody_watches_warns() -> None:
     assert "onExceed: evict has no effect: enforce does not name watch" in warning
 
 
+@pytest.mark.parametrize(
+    ("memory", "evicts"),
+    [("onExceed: evict", True), ("onExceed: evict, enforce: [driver]", False), ("onExceed: report", False)],
+)
+def test_pods_are_evicted_where_a_rule_says_so_and_watches_them(memory: str, evicts: bool) -> None:
+    policy = read_rules(f"{TS4}, memory: {{{memory}}}")
+    assert (policy.evicts, policy.rules[0].memory.evicts) == (evicts, evicts)
+
+
 def test_a_guarantee_that_nothing_can_give_warns() -> None:
     """The driver reserves memory, and not for MIG devices."""
     (watched,) = read_rules(f"{TS4}, memory: {{guarantee: true, enforce: [watch]}}").warnings

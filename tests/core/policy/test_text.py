@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharer.core.policy.enforcers import LEAVABLE, WATCHING, made_by, why_without_effect
+from sharer.core.policy.enforcers import LEAVABLE, WATCHING, why_without_effect
 from sharer.core.policy.model import (
     Auto,
     Comparison,
@@ -25,6 +25,7 @@ from sharer.core.policy.model import (
     Rule,
     Sharing,
     TimeSlicing,
+    made_by,
 )
 from sharer.core.policy.text import to_yaml
 from sharer.core.policy.values import MAX_USER_ID

@@ -22,7 +22,8 @@ from sharer.core.quantities import GIB
 from sharer.core.report.gpu_node import GpuNode, make_gpu_node
 from sharer.core.report.gpu_node_size import MOST_BYTES, MOST_HOLDERS, MOST_WARNINGS, size_bytes
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, rule, time_slicing
-from tests.core.nodes import ABOUT, NOW_S, SHARED, UNLIMITED, held, holder, key, known, process, reading, report
+from tests.core.evidence import SHARED, held, holder, key, process, reading
+from tests.core.nodes import ABOUT, NOW_S, UNLIMITED, known, report
 
 LATER_S = NOW_S + 3600.0
 

@@ -18,12 +18,13 @@ from sharer.core.holders.findings import Finding, FindingKind
 from sharer.core.holders.ledger import Entry, Remnant, State
 from sharer.core.known import Known
 from sharer.core.policy.model import Exclusive, MemoryPolicy, Mig
-from sharer.core.ports import PolicyText
+from sharer.core.ports.policy import PolicyText
 from sharer.core.quantities import GIB, MIB
 from sharer.core.report.node import GpuStatus, HolderReport, ResourceReport
 from sharer.core.slices.plan import make_plan
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, rule, time_slicing
-from tests.core.nodes import SHARED, UNLIMITED, held, holder, key, known, process, reading, report
+from tests.core.evidence import SHARED, held, holder, key, process, reading
+from tests.core.nodes import UNLIMITED, known, report
 
 
 def resource(what: Known, name: str = SHARED) -> ResourceReport:
@@ -278,7 +279,7 @@ def test_used_memory_is_the_sum_of_a_holder_s_processes_and_of_all_on_the_gpu() 
 
 def test_without_a_complete_process_list_used_memory_is_unknown_never_zero() -> None:
     assert used(using(None)) == (None, [None])
-    assert used(using(reading(asked=(1,)))) == (None, [None])
+    assert used(using(reading(asked=[gpu_uuid(1)]))) == (None, [None])
     assert used(using(reading(process("uid-1", None)))) == (None, [None])
     assert report(using(None)).processes is None
 
@@ -349,7 +350,7 @@ def test_the_report_begins_with_what_the_node_is() -> None:
     assert (found.status.observed_at, found.status.agent) == ("at 1000", "1.2.3")
     assert found.status.facts_hash == facts.digest()
     described = found.status.node
-    assert (described.driver, described.kernel, described.cgroup) == ("580.95.05", "6.1.0", None)
+    assert (described.driver, described.kernel, described.cgroup) == ("580.95.05", "6.1.0", "v2")
     assert (described.injection, described.injection_reason) == ("volume-mounts,device-nodes", "auto")
 
 

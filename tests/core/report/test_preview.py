@@ -18,7 +18,8 @@ from sharer.core.policy.model import MemoryPolicy, Mig, Mps, Policy
 from sharer.core.report.preview import LivePlanReport, preview
 from sharer.core.slices.plan import make_plan
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, rule, time_slicing
-from tests.core.nodes import SHARED, UNLIMITED, held, key, known, report
+from tests.core.evidence import SHARED, held, key
+from tests.core.nodes import UNLIMITED, known, report
 
 IN_FORCE = PolicyInForce(policy=policy(), digest="a" * 64)
 

@@ -14,7 +14,7 @@ from sharer.core.device_id import DeviceId
 from sharer.core.errors import PolicyError
 from sharer.core.inventory import Inventory
 from sharer.core.policy.enforcers import Availability
-from sharer.core.policy.list_size import MAX_LIST_BYTES, worst_case_list_bytes
+from sharer.core.policy.list_size import MAX_LIST_BYTES, worst_case_numbered_list_bytes
 from sharer.core.policy.model import Auto, ComputePolicy, Exclusive, Match, MemoryPolicy, Mig, Mps, Policy, TimeSlicing
 from sharer.core.quantities import GIB, MIB
 from sharer.core.slices.plan import Plan, make_plan
@@ -334,7 +334,7 @@ def test_the_largest_list_that_the_kubelet_receives_is_planned_and_one_slice_mor
         return policy(rule(time_slicing(count), memory=unlimited))
 
     def size_bytes(count: int) -> int:
-        return worst_case_list_bytes(f"{gpu_uuid(0)}::ts-{replica}" for replica in range(count))
+        return worst_case_numbered_list_bytes(len(f"{gpu_uuid(0)}::ts-"), count)
 
     largest = bisect_right(range(65536), MAX_LIST_BYTES, key=size_bytes) - 1
     assert counts(make_plan(inventory, sliced(largest))) == {"nvidia.com/gpu.shared": largest}

@@ -19,7 +19,8 @@ from sharer.core.quantities import GIB
 from sharer.core.tell.figures import SOURCES, STATES, Moment, Tallies, figures
 from sharer.core.tell.metrics import METRICS, MOST_HOLDERS, Durations, Figure, Histogram, Labels
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, rule, time_slicing
-from tests.core.nodes import ABOUT, NOW_S, SHARED, UNLIMITED, held, holder, key, known, process, reading
+from tests.core.evidence import SHARED, held, holder, key, process, reading
+from tests.core.nodes import ABOUT, NOW_S, UNLIMITED, known
 
 FOUR = policy(time_slicing(4))
 

@@ -12,16 +12,16 @@ from sharer.core.enforcement import Enforcement, Hold
 from sharer.core.holders.evidence import Evidence
 from sharer.core.holders.findings import Finding, FindingKind
 from sharer.core.holders.ledger import Entry, Ledger, State
-from sharer.core.holders.observations import PodPhase, PodSeen, PodsSeen
+from sharer.core.holders.observations import PodPhase, PodSeen
 from sharer.core.limits.excess import Excess
 from sharer.core.policy.enforcers import Promise
 from sharer.core.quantities import GIB
 from sharer.core.tell.news import News, Reason, find_news, recovered
 from tests.core.builders import gpu, gpu_uuid, mig, node
-from tests.core.nodes import held, holder, key
+from tests.core.evidence import held, holder, key, pod, seen
 
 A, B = gpu_uuid(0), gpu_uuid(1)
-JOB = PodSeen(uid="uid-1", cgroup_uid="uid-1", namespace="default", name="train-1", phase=PodPhase.RUNNING)
+JOB = pod("train-1", uid="uid-1")
 NOT_HELD = Hold(by=None, reason="driver: no limit is in force")
 OVER = Excess(
     key=(("uid-1", "c", "1" * 64), A),
@@ -34,8 +34,7 @@ OVER = Excess(
 
 
 def ledger(entries: Mapping[tuple[str, str], Entry] | None = None, *pods: PodSeen) -> Ledger:
-    told = PodsSeen(pods={pod.uid: pod for pod in pods}, synced_at_s=0.0, resource_version="1")
-    return Ledger(entries=entries or {}, evidence=Evidence(pods=told))
+    return Ledger(entries=entries or {}, evidence=Evidence(pods=seen(*pods)))
 
 
 def find(

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sharer.adapters.nvml import InstalledLibrary
-from sharer.simulation.hardware import GpuSteering, SimulatedGpu, SimulatedMig, SimulatedXid, common_ancestor
+from sharer.simulation.hardware import SimulatedGpu, SimulatedMig, common_ancestor
 from sharer.simulation.memory_limits import LimitBackend, LimitEntry, is_alive
+from sharer.simulation.steering import GpuSteering, SimulatedXid
 from tests.fakes.nvml.build import NAME, build
 from tests.fakes.nvml.layout import LINK_DOWN, LINK_TO_SWITCH, MAX_EVENTS, MAX_GPUS, CFault, CGpu, CMig, CNode, CProcess
 

@@ -5,17 +5,7 @@ from __future__ import annotations
 import threading
 
 from sharer.flows.hold.diary import LOOK_S, SETTLING_S, SOON_S, STIRRED_S, Diary
-
-
-class Clock:
-    """Jumps to when something is due, as a wait would."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
+from tests.fakes.clock import Clock
 
 RUNNING = threading.Event()
 
@@ -40,7 +30,7 @@ def looks(diary: Diary, clock: Clock, *, incomplete: bool) -> list[float]:
 
 
 def started() -> tuple[Diary, Clock]:
-    diary, clock = Diary(), Clock()
+    diary, clock = Diary(), Clock(0.0)
     assert next_look(diary, clock) is None  # the first look is one at everything
     return diary, clock
 

@@ -18,32 +18,9 @@ from sharer.simulation.gpus import SimulatedGpus
 from sharer.simulation.memory_limits import LimitBackend
 from tests.adapters.nvml.gpus import mig
 from tests.core.builders import policy, rule, time_slicing
-from tests.fakes.nvml import InstalledGpus
 from tests.flows.limited_node import FOUR, GPUS, POD, A, B, LimitedNode, ids
 
 OTHER = "0e1f8a3b-0000-4000-8000-00000000000b"
-
-
-@pytest.fixture(params=["python-dmem", "python-misc", "c-dmem", "c-misc"])
-def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LimitedNode]:
-    library, _, backend = request.param.partition("-")
-    kind = LimitBackend[backend.upper()]
-    with contextlib.ExitStack() as closing:
-        if library == "c":
-            gpus = InstalledGpus(tmp_path / "driver", GPUS, limit_backend=kind)
-            closing.callback(gpus.close)
-            made = LimitedNode(tmp_path / "node", gpus=gpus)
-        else:
-            made = LimitedNode(tmp_path / "node", gpus=SimulatedGpus(GPUS, limit_backend=kind))
-        closing.callback(made.close)
-        yield made
-
-
-@pytest.fixture
-def quick(tmp_path: Path) -> Iterator[LimitedNode]:
-    """For rules that do not depend on the library or the backend."""
-    with contextlib.closing(LimitedNode(tmp_path / "node")) as made:
-        yield made
 
 
 def seen(*containers: ContainerSeen, uid: str = POD, name: str = "job") -> PodSeen:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,36 +12,22 @@ from sharer.core.policy.enforcers import WATCHING
 from sharer.core.policy.model import MemoryPolicy
 from sharer.core.quantities import GIB
 from sharer.flows.hold.prestart import PreStart
-from sharer.simulation.gpus import SimulatedGpus
-from sharer.simulation.memory_limits import LimitBackend
-from tests.fakes.nvml import InstalledGpus
-from tests.flows.limited_node import GPUS, POD, SHARED, A, B, LimitedNode, ids
+from tests.flows.limited_node import POD, SHARED, A, B, LimitedNode, ids
 
 OTHER = "0e1f8a3b-0000-4000-8000-00000000000b"
 REQUIRED = MemoryPolicy(required=True)
 
 
-@pytest.fixture(params=["python-dmem", "python-misc", "c-dmem", "c-misc"])
-def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LimitedNode]:
-    library, _, backend = request.param.partition("-")
-    kind = LimitBackend[backend.upper()]
-    with contextlib.ExitStack() as closing:
-        if library == "c":
-            gpus = InstalledGpus(tmp_path / "driver", GPUS, limit_backend=kind)
-            closing.callback(gpus.close)
-            made = LimitedNode(tmp_path / "node", gpus=gpus)
-        else:
-            made = LimitedNode(tmp_path / "node", gpus=SimulatedGpus(GPUS, limit_backend=kind))
-        closing.callback(made.close)
-        made.use(REQUIRED)
-        yield made
+@pytest.fixture
+def node(node: LimitedNode) -> LimitedNode:
+    node.use(REQUIRED)
+    return node
 
 
 @pytest.fixture
-def quick(tmp_path: Path) -> Iterator[LimitedNode]:
-    with contextlib.closing(LimitedNode(tmp_path / "node")) as made:
-        made.use(REQUIRED)
-        yield made
+def quick(quick: LimitedNode) -> LimitedNode:
+    quick.use(REQUIRED)
+    return quick
 
 
 def test_the_pods_limit_is_in_force_when_the_kubelet_is_told_to_start(node: LimitedNode) -> None:

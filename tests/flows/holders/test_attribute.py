@@ -6,7 +6,7 @@ import pytest
 
 from sharer.core.errors import NodeError
 from sharer.core.holders.evidence import GpuProcess
-from sharer.core.ports import ProcessIdentity, RawProcess, RawProcesses
+from sharer.core.ports.holders import ProcessIdentity, RawProcess, RawProcesses
 from sharer.flows.holders.attribute import NO_HOST_PIDS, Attributed, attribute
 from tests.flows.sources import UUID, SaidBy, of_pod, running
 

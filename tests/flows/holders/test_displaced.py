@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from sharer.core.holders.evidence import CheckpointReading, Evidence, ListReading
+from sharer.core.holders.evidence import Evidence
 from sharer.core.holders.ledger import Ledger
 from sharer.flows.holders.displaced import Displaced
-from tests.flows.offer.test_offer import Kubelet, Lab
-from tests.flows.sources import RESOURCE
+from tests.core.evidence import SHARED, checkpoint, listed
+from tests.flows.offer_lab import Kubelet, OfferLab
 
 OURS = ("GPU-aaaaaaaa-0000-0000-0000-000000000000::ts-1-20480",)
 OLD = ("GPU-aaaaaaaa-0000-0000-0000-000000000000::ts-1-40960",)
@@ -32,16 +32,14 @@ class Node:
     """A node with one resource of ours, and a kubelet whose checkpoint names who has listed it last."""
 
     def __init__(self) -> None:
-        self.lab, self.kubelet, self.step = Lab(), Renewals(), Displaced()
+        self.lab, self.kubelet, self.step = OfferLab(), Renewals(), Displaced()
         self.lab.step()
 
     def reads(self, ids: tuple[str, ...], *, is_current: bool = True) -> list[str]:
         """What is registered again once the file has these IDs."""
-        reading = CheckpointReading(serial=1, registered={RESOURCE: ids}, is_current=is_current)
+        reading = replace(checkpoint(registered={SHARED: ids}), is_current=is_current)
         state = self.lab.state
-        state.change(
-            ledger=replace(state.view.ledger, evidence=Evidence(listed=ListReading(serial=2), checkpoint=reading))
-        )
+        state.change(ledger=replace(state.view.ledger, evidence=Evidence(listed=listed(serial=2), checkpoint=reading)))
         self.kubelet.renewed.clear()
         self.step(state, self.kubelet)
         return list(self.kubelet.renewed)
@@ -51,10 +49,10 @@ def test_a_name_that_had_our_ids_and_has_only_another_plugin_s_is_registered_aga
     """Neighbour of P11: the checkpoint is all by which it shows."""
     node = Node()
     assert node.reads(OURS) == []
-    assert node.reads(THEIRS) == [RESOURCE]
+    assert node.reads(THEIRS) == [SHARED]
     assert node.reads(THEIRS) == [], "the kubelet has not read our list yet"
     assert node.reads(OURS) == []
-    assert node.reads(THEIRS) == [RESOURCE], "it registers itself again, too"
+    assert node.reads(THEIRS) == [SHARED], "it registers itself again, too"
 
 
 @pytest.mark.parametrize(

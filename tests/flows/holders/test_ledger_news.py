@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from sharer.core.holders.evidence import Holder, SliceKey
 from sharer.core.holders.ledger import Entry, Ledger, Remnant, State
 from sharer.flows.holders.ledger_news import ledger_news
+from tests.core.evidence import named
 
-TRAIN = Holder(uid="uid-1", namespace="default", pod="train", container="c")
-NEXT = Holder(uid="uid-2", namespace="default", pod="next", container="c")
+TRAIN, NEXT = named("train", uid="uid-1"), named("next", uid="uid-2")
 NAMELESS = Holder(uid="uid-3", namespace=None, pod=None, container="c")
 KEYS = tuple(("r", f"GPU-a::ts-{n}") for n in range(6))
 
@@ -33,9 +32,10 @@ def test_the_slices_of_a_container_are_named_together_and_many_are_counted() -> 
 
 def test_a_holder_is_told_once_its_name_is_known() -> None:
     """The checkpoint has UIDs only; the kubelet's list follows within moments."""
-    named = replace(NAMELESS, namespace="default", pod="late")
     assert news({}, {KEYS[0]: held(NAMELESS)}) == []
-    assert news({KEYS[0]: held(NAMELESS)}, {KEYS[0]: held(named)}) == ["default/late (c) holds GPU-a::ts-0"]
+    assert news({KEYS[0]: held(NAMELESS)}, {KEYS[0]: held(named("late", uid=NAMELESS.uid))}) == [
+        "default/late (c) holds GPU-a::ts-0"
+    ]
 
 
 def test_a_pod_without_a_name_is_known_by_its_uid() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from sharer.core.change.rollout import PolicyInForce
 from sharer.core.errors import AwayError, NodeError
-from sharer.core.holders.evidence import CgroupReading, CheckpointReading, Holder, ListReading, SliceKey, SourceStatus
+from sharer.core.holders.evidence import CgroupReading, ListReading, SliceKey, SourceStatus
 from sharer.core.holders.ledger import Entry, State
 from sharer.core.holders.observations import ApiSync, ApiTrouble, ApiTroubleKind, PodPhase
 from sharer.core.policy.model import Exclusive, Sharing
@@ -18,26 +18,15 @@ from sharer.flows.holders.observe import follow, follow_holders, next_look_s, ob
 from sharer.flows.inbox import Allocated, Hint, Inbox, News
 from sharer.flows.state import NodeState
 from tests.core.builders import gpu, node, policy, time_slicing
-from tests.flows.sources import (
-    RESOURCE,
-    UUID,
-    A,
-    B,
-    SaidBy,
-    alive,
-    checkpoint,
-    listed,
-    of_pod,
-    pods,
-    running,
-)
+from tests.core.evidence import SHARED, alive, checkpoint, given_to, listed, named, pod, seen
+from tests.flows.sources import UUID, A, B, SaidBy, of_pod, running
 
-TRAIN = Holder(uid="uid-train", namespace="default", pod="train", container="c")
+TRAIN = named("train", uid="uid-train")
 DOWN = NodeError("the kubelet does not list pod resources: connection refused")
 CYCLE_S = 3.0  # the daemon looks so often, whatever `next_look_s` says
 
 
-class Lab:
+class ObserveLab:
     """A node's state, its sources, and a clock."""
 
     def __init__(self, sharing: Sharing | None = None, gpus: int = 1) -> None:
@@ -73,9 +62,9 @@ class Lab:
         return self.said.take_asked().count("list")
 
 
-def settled(lab: Lab) -> Lab:
+def settled(lab: ObserveLab) -> ObserveLab:
     """With pod "train" on slice A, and some quiet time behind it."""
-    lab.said.checkpoint = checkpoint(("uid-train", A))
+    lab.said.checkpoint = checkpoint(given_to("uid-train", A))
     lab.said.cgroups = alive("uid-train")
     lab.said.listed = listed({A: "train"})
     lab.run(30.0)
@@ -85,8 +74,8 @@ def settled(lab: Lab) -> Lab:
 
 def test_at_the_start_the_checkpoint_is_enough_to_register_and_the_list_comes_right_after() -> None:
     """DESIGN §3: registering waits for NVML and the checkpoint only."""
-    lab = Lab()
-    lab.said.checkpoint, lab.said.cgroups = checkpoint(("uid-train", A)), alive("uid-train")
+    lab = ObserveLab()
+    lab.said.checkpoint, lab.said.cgroups = checkpoint(given_to("uid-train", A)), alive("uid-train")
     lab.said.listed = DOWN
     lab.look()
     assert lab.said.take_asked() == ["checkpoint", "cgroups"]
@@ -97,14 +86,14 @@ def test_at_the_start_the_checkpoint_is_enough_to_register_and_the_list_comes_ri
 @pytest.mark.parametrize("nothing", [None, NodeError("the checkpoint is damaged")])
 def test_at_the_start_the_list_is_asked_where_the_checkpoint_says_nothing(nothing: NodeError | None) -> None:
     """Its old IDs must be on the first list that the kubelet gets, too."""
-    lab = Lab()
+    lab = ObserveLab()
     lab.said.checkpoint, lab.said.listed = nothing, listed({A: "train"})
     lab.look()
     assert lab.entry().state is State.HELD
 
 
 def test_the_sources_are_asked_in_their_order_and_the_list_is_the_last() -> None:
-    lab = Lab()
+    lab = ObserveLab()
     lab.look()
     lab.said.take_asked()
     lab.look()
@@ -112,20 +101,20 @@ def test_the_sources_are_asked_in_their_order_and_the_list_is_the_last() -> None
 
 
 def test_a_pod_that_was_given_a_slice_holds_it_with_uid_and_name() -> None:
-    lab = settled(Lab())
+    lab = settled(ObserveLab())
     assert lab.entry().state is State.HELD
     assert lab.entry().owner == TRAIN
 
 
 def test_who_holds_what_is_said_once() -> None:
-    lab = Lab()
+    lab = ObserveLab()
     lab.said.listed = listed({A: "train"})
     assert lab.run(30.0) == [f"default/train (c) holds {A[1]}"]
 
 
 def test_an_answered_allocate_is_taken_in_and_looked_after_at_once() -> None:
-    lab = settled(Lab())
-    lab.look(Allocated(resource=RESOURCE, ids=(B[1],)))
+    lab = settled(ObserveLab())
+    lab.look(Allocated(resource=SHARED, ids=(B[1],)))
     assert lab.entry(B).state is State.ALLOCATED
     lab.said.listed = listed({A: "train", B: "next"})
     lab.said.take_asked()
@@ -134,8 +123,8 @@ def test_an_answered_allocate_is_taken_in_and_looked_after_at_once() -> None:
 
 
 def test_an_allocate_that_came_to_nothing_is_forgotten_after_its_grace() -> None:
-    lab = settled(Lab())
-    lab.look(Allocated(resource=RESOURCE, ids=(B[1],)))
+    lab = settled(ObserveLab())
+    lab.look(Allocated(resource=SHARED, ids=(B[1],)))
     lab.run(59.0)
     assert lab.entry(B).state is State.ALLOCATED
     lab.run(2.0)
@@ -143,7 +132,7 @@ def test_an_allocate_that_came_to_nothing_is_forgotten_after_its_grace() -> None
 
 
 def test_a_slice_is_free_when_two_lists_are_without_it_and_the_second_is_asked_for_at_once() -> None:
-    lab = settled(Lab())
+    lab = settled(ObserveLab())
     lab.said.cgroups, lab.said.listed = alive(), listed()
     lab.look(after_s=5.0)
     assert lab.entry().state is State.RELEASING
@@ -152,7 +141,7 @@ def test_a_slice_is_free_when_two_lists_are_without_it_and_the_second_is_asked_f
 
 
 def test_the_end_of_a_pods_last_process_brings_three_calls() -> None:
-    lab = settled(Lab())
+    lab = settled(ObserveLab())
     lab.said.cgroups = alive()
     lab.look(Hint.CGROUPS, after_s=0.5)
     assert lab.said.take_asked() == ["checkpoint", "cgroups"]
@@ -161,7 +150,7 @@ def test_the_end_of_a_pods_last_process_brings_three_calls() -> None:
 
 
 def test_the_end_of_another_pod_brings_none() -> None:
-    lab = settled(Lab())
+    lab = settled(ObserveLab())
     lab.said.cgroups = alive("uid-train", "uid-other")
     lab.look(Hint.CGROUPS, after_s=0.5)
     lab.said.cgroups = alive("uid-train")
@@ -170,7 +159,7 @@ def test_the_end_of_another_pod_brings_none() -> None:
 
 
 def test_hints_about_cgroups_in_a_row_are_read_together_and_none_is_lost() -> None:
-    lab = settled(Lab())
+    lab = settled(ObserveLab())
     for _ in range(10):
         lab.look(Hint.CGROUPS, after_s=0.001)
     assert lab.said.take_asked().count("cgroups") == 1
@@ -178,17 +167,17 @@ def test_hints_about_cgroups_in_a_row_are_read_together_and_none_is_lost() -> No
     assert lab.said.take_asked().count("cgroups") == 1
 
 
-@pytest.mark.parametrize("hint", [Hint.START, Allocated(resource=RESOURCE, ids=(A[1],))])
+@pytest.mark.parametrize("hint", [Hint.START, Allocated(resource=SHARED, ids=(A[1],))])
 def test_what_the_kubelet_does_is_worth_a_burst(hint: News) -> None:
-    lab = settled(Lab())
+    lab = settled(ObserveLab())
     lab.look(hint, after_s=0.5)
     lab.run(0.6)
     assert lab.list_calls() == 3
 
 
 def test_a_written_checkpoint_is_worth_a_burst_and_the_same_one_again_is_not() -> None:
-    lab = settled(Lab())
-    lab.said.checkpoint = checkpoint(("uid-train", A), ("uid-next", B))
+    lab = settled(ObserveLab())
+    lab.said.checkpoint = checkpoint(given_to("uid-train", A), given_to("uid-next", B))
     lab.look(Hint.CHECKPOINT, after_s=0.5)
     lab.run(0.6)
     assert lab.list_calls() == 3
@@ -198,31 +187,31 @@ def test_a_written_checkpoint_is_worth_a_burst_and_the_same_one_again_is_not() -
 
 
 def test_a_changed_phase_of_a_pod_that_matters_is_worth_a_burst_and_another_pods_is_not() -> None:
-    lab = settled(Lab())
-    lab.look(pods(train=PodPhase.RUNNING, web=PodPhase.PENDING))
+    lab = settled(ObserveLab())
+    lab.look(seen(pod("train"), pod("web", PodPhase.PENDING)))
     lab.run(1.0)
     lab.said.take_asked()
-    lab.look(pods(train=PodPhase.RUNNING, web=PodPhase.RUNNING), after_s=0.5)
+    lab.look(seen(pod("train"), pod("web")), after_s=0.5)
     lab.run(0.6)
     assert lab.list_calls() == 0
-    lab.look(pods(train=PodPhase.SUCCEEDED, web=PodPhase.RUNNING), after_s=0.5)
+    lab.look(seen(pod("train", PodPhase.SUCCEEDED), pod("web")), after_s=0.5)
     lab.run(0.6)
     assert lab.list_calls() == 3
 
 
-def idle(lab: Lab) -> None:
+def idle(lab: ObserveLab) -> None:
     lab.run(30.0)
     lab.said.take_asked()
 
 
-def blind(lab: Lab) -> None:
+def blind(lab: ObserveLab) -> None:
     settled(lab)
     lab.said.cgroups = NodeError("no pod cgroup can be found")
     lab.run(10.0)
     lab.said.take_asked()
 
 
-def silent(lab: Lab) -> None:
+def silent(lab: ObserveLab) -> None:
     settled(lab)
     lab.said.listed = DOWN
     lab.run(10.0)
@@ -239,9 +228,9 @@ def silent(lab: Lab) -> None:
     ],
 )
 def test_the_list_is_asked_as_often_as_it_may_be_the_only_one_to_tell(
-    sentence: str, prepare: Callable[[Lab], object], calls: int
+    sentence: str, prepare: Callable[[ObserveLab], object], calls: int
 ) -> None:
-    lab = Lab()
+    lab = ObserveLab()
     prepare(lab)
     lab.run(60.0)
     assert abs(lab.list_calls() - calls) <= 1, sentence
@@ -249,10 +238,10 @@ def test_the_list_is_asked_as_often_as_it_may_be_the_only_one_to_tell(
 
 def test_while_nobody_holds_anything_the_list_is_no_reason_to_wake_the_daemon() -> None:
     """A wake-up of an idle process costs more than what it is for; the daemon's own cycles come soon enough."""
-    lab = Lab()
+    lab = ObserveLab()
     idle(lab)
     assert next_look_s(lab.state.view) == math.inf
-    lab.look(Allocated(resource=RESOURCE, ids=(B[1],)))
+    lab.look(Allocated(resource=SHARED, ids=(B[1],)))
     assert next_look_s(lab.state.view) <= lab.now_s + 0.25
 
 
@@ -270,7 +259,7 @@ def test_while_nobody_holds_anything_the_list_is_no_reason_to_wake_the_daemon() 
 def test_a_kubelet_that_has_only_just_started_is_not_believed_when_it_names_less_than_before(
     partial: ListReading,
 ) -> None:
-    lab = Lab()
+    lab = ObserveLab()
     lab.said.listed = listed({A: "train", B: "next"}, others=["web"])
     lab.run(30.0)
     lab.said.listed = partial
@@ -280,7 +269,7 @@ def test_a_kubelet_that_has_only_just_started_is_not_believed_when_it_names_less
 
 
 def test_a_young_kubelet_that_names_everything_is_believed_and_an_older_one_in_any_case() -> None:
-    lab = Lab()
+    lab = ObserveLab()
     lab.said.listed = listed({A: "train"})
     lab.run(30.0)
     lab.said.listed = listed({A: "train", B: "next"}, age_s=2.0)
@@ -294,8 +283,8 @@ def test_a_young_kubelet_that_names_everything_is_believed_and_an_older_one_in_a
 @pytest.mark.parametrize("cgroups", [alive("uid-train"), NodeError("no pod cgroup can be found")])
 def test_agent_and_kubelet_may_restart_together(cgroups: CgroupReading | NodeError) -> None:
     """What the checkpoint names must be in a young kubelet's first answer, unless cgroups say that it is stale."""
-    lab = Lab()
-    lab.said.checkpoint, lab.said.cgroups = checkpoint(("uid-train", A)), cgroups
+    lab = ObserveLab()
+    lab.said.checkpoint, lab.said.cgroups = checkpoint(given_to("uid-train", A)), cgroups
     lab.said.listed = listed(others=["static"], age_s=1.0)
     lab.run(5.0)
     assert lab.state.view.ledger.evidence.listed is None
@@ -306,8 +295,8 @@ def test_agent_and_kubelet_may_restart_together(cgroups: CgroupReading | NodeErr
 
 
 def test_a_new_node_need_not_wait_for_its_kubelet_to_grow_old() -> None:
-    lab = Lab()
-    lab.said.checkpoint, lab.said.cgroups = checkpoint(("uid-gone", A)), alive()
+    lab = ObserveLab()
+    lab.said.checkpoint, lab.said.cgroups = checkpoint(given_to("uid-gone", A)), alive()
     lab.said.listed = listed({B: "next"}, age_s=1.0)
     lab.run(2.0)
     assert lab.entry(B).state is State.HELD
@@ -315,7 +304,7 @@ def test_a_new_node_need_not_wait_for_its_kubelet_to_grow_old() -> None:
 
 def test_readings_are_counted_as_they_are_believed() -> None:
     """Two readings without a holder let an ID be dropped (core/change): one that is no news must not count."""
-    lab = Lab()
+    lab = ObserveLab()
     lab.said.listed = listed({A: "train"})
     lab.run(30.0)
     evidence = lab.state.view.ledger.evidence
@@ -329,7 +318,7 @@ def test_readings_are_counted_as_they_are_believed() -> None:
 def test_a_source_that_does_not_answer_leaves_the_ledger_as_it_was_and_is_said_once(
     source: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lab = settled(Lab())
+    lab = settled(ObserveLab())
     before = lab.state.view.ledger.entries
     setattr(lab.said, "listed" if source == "list" else source, NodeError(f"{source}: broken"))
     with caplog.at_level(logging.WARNING, logger="sharer"):
@@ -340,7 +329,7 @@ def test_a_source_that_does_not_answer_leaves_the_ledger_as_it_was_and_is_said_o
 
 
 def test_a_source_that_is_away_as_expected_is_told_of_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    lab = settled(Lab())
+    lab = settled(ObserveLab())
     lab.said.listed = AwayError("the kubelet restarts")
     with caplog.at_level(logging.INFO, logger="sharer"):
         lab.run(60.0)
@@ -348,7 +337,7 @@ def test_a_source_that_is_away_as_expected_is_told_of_without_a_warning(caplog: 
 
 
 def test_the_last_time_that_a_source_answered_is_known_and_its_return_is_said() -> None:
-    lab = settled(Lab())
+    lab = settled(ObserveLab())
     answered_s = lab.source("list").read_s
     lab.said.listed = DOWN
     lab.run(20.0)
@@ -360,7 +349,7 @@ def test_the_last_time_that_a_source_answered_is_known_and_its_return_is_said() 
 
 
 def test_a_checkpoint_that_is_gone_is_no_error_and_its_last_reading_stands() -> None:
-    lab = settled(Lab())
+    lab = settled(ObserveLab())
     lab.said.checkpoint = None
     lab.run(30.0)
     assert lab.entry().owner == TRAIN
@@ -368,18 +357,18 @@ def test_a_checkpoint_that_is_gone_is_no_error_and_its_last_reading_stands() -> 
 
 
 def test_the_pods_of_the_api_come_by_the_inbox_and_how_current_they_are_is_asked() -> None:
-    lab = Lab()
+    lab = ObserveLab()
     trouble = ApiTrouble(kind=ApiTroubleKind.FORBIDDEN, message="may not list pods", since_s=90.0)
     lab.said.sync = ApiSync(synced_at_s=70.0, trouble=trouble)
-    lab.look(pods(train=PodPhase.RUNNING))
-    assert lab.state.view.ledger.evidence.pods == pods(train=PodPhase.RUNNING)
+    lab.look(seen(pod("train")))
+    assert lab.state.view.ledger.evidence.pods == seen(pod("train"))
     assert lab.source("pods") == SourceStatus(read_s=70.0, problem="may not list pods")
 
 
 def test_of_two_snapshots_of_the_pods_the_last_one_counts() -> None:
-    lab = Lab()
-    lab.look(pods(train=PodPhase.PENDING), pods(train=PodPhase.RUNNING))
-    assert lab.state.view.ledger.evidence.pods == pods(train=PodPhase.RUNNING)
+    lab = ObserveLab()
+    lab.look(seen(pod("train", PodPhase.PENDING)), seen(pod("train")))
+    assert lab.state.view.ledger.evidence.pods == seen(pod("train"))
 
 
 # Whose slices these are.
@@ -387,8 +376,8 @@ def test_of_two_snapshots_of_the_pods_the_last_one_counts() -> None:
 
 def test_the_slices_of_other_plugins_are_kept_out_and_old_names_of_ours_are_not() -> None:
     rdma, renamed = ("rdma/hca", "mlx5_0"), ("example.com/old", A[1])
-    lab = Lab()
-    lab.said.checkpoint = checkpoint(("uid-train", rdma), ("uid-train", renamed))
+    lab = ObserveLab()
+    lab.said.checkpoint = checkpoint(given_to("uid-train", rdma), given_to("uid-train", renamed))
     lab.said.cgroups = alive("uid-train")
     lab.said.listed = listed({rdma: "train", renamed: "train"})
     lab.run(10.0)
@@ -402,8 +391,8 @@ def test_the_ids_of_a_plugin_whose_resource_we_take_over_are_in_the_ledger_befor
     """DESIGN §2: the NVIDIA plugin's ID under nvidia.com/gpu, and the policy offers just that name."""
     foreign = ("nvidia.com/gpu", f"{UUID}::0")
     for sharing, entries in ((time_slicing(4), set()), (Exclusive(), {foreign})):
-        lab = Lab(sharing)
-        lab.said.checkpoint, lab.said.cgroups = checkpoint(("uid-train", foreign)), alive("uid-train")
+        lab = ObserveLab(sharing)
+        lab.said.checkpoint, lab.said.cgroups = checkpoint(given_to("uid-train", foreign)), alive("uid-train")
         lab.look()
         assert set(lab.state.view.ledger.entries) == entries
 
@@ -413,7 +402,7 @@ def test_the_ids_of_a_plugin_whose_resource_we_take_over_are_in_the_ledger_befor
 
 def test_a_process_of_a_forgotten_pod_keeps_its_slice_in_quarantine_until_it_ends() -> None:
     """P30: force delete."""
-    lab = settled(Lab())
+    lab = settled(ObserveLab())
     lab.said.processes, lab.said.identities = running(7), {7: of_pod("uid-train")}
     lab.said.listed = listed()
     said = lab.run(10.0)
@@ -423,7 +412,7 @@ def test_a_process_of_a_forgotten_pod_keeps_its_slice_in_quarantine_until_it_end
 
 
 def test_a_node_without_gpus_is_not_asked_for_processes() -> None:
-    lab = Lab(gpus=0)
+    lab = ObserveLab(gpus=0)
     lab.run(30.0)
     assert "processes" not in lab.said.take_asked()
     assert "processes" not in lab.state.view.sources
@@ -432,7 +421,7 @@ def test_a_node_without_gpus_is_not_asked_for_processes() -> None:
 def test_without_host_pids_nothing_is_known_of_processes_and_that_is_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    lab = Lab()
+    lab = ObserveLab()
     lab.said.host_pids, lab.said.processes = False, running(7)
     with caplog.at_level(logging.WARNING, logger="sharer"):
         lab.run(60.0)
@@ -447,7 +436,7 @@ def test_without_host_pids_nothing_is_known_of_processes_and_that_is_said_once(
 
 
 def test_a_written_checkpoint_and_the_containers_of_holders_ring_the_bell() -> None:
-    lab, inbox = settled(Lab()), Inbox()
+    lab, inbox = settled(ObserveLab()), Inbox()
     follow(lab.said.sources(), inbox)
     follow_holders(lab.state, lab.said.sources(), inbox)
     assert lab.said.followed == {"uid-train"}
@@ -463,7 +452,7 @@ def test_a_written_checkpoint_and_the_containers_of_holders_ring_the_bell() -> N
 
 def test_a_node_on_which_nothing_changes_keeps_the_very_same_entries() -> None:
     """Whoever compares can compare by identity."""
-    lab = settled(Lab())
+    lab = settled(ObserveLab())
     entries = lab.state.view.ledger.entries
     lab.run(60.0)
     assert lab.state.view.ledger.entries is entries
@@ -471,7 +460,7 @@ def test_a_node_on_which_nothing_changes_keeps_the_very_same_entries() -> None:
 
 def test_what_only_the_kubelet_says_is_enough_with_every_other_source_broken() -> None:
     """--kubernetes off, no cgroups, no process list, no checkpoint."""
-    lab = Lab()
+    lab = ObserveLab()
     lab.said.checkpoint = lab.said.cgroups = lab.said.processes = NodeError("broken")
     lab.said.listed = listed({A: "train"})
     lab.run(5.0)
@@ -484,7 +473,7 @@ def test_what_only_the_kubelet_says_is_enough_with_every_other_source_broken() -
 
 
 def test_an_empty_reading_of_a_checkpoint_that_had_entries_is_believed() -> None:
-    lab = settled(Lab())
-    lab.said.checkpoint, lab.said.cgroups, lab.said.listed = CheckpointReading(serial=1), alive(), listed()
+    lab = settled(ObserveLab())
+    lab.said.checkpoint, lab.said.cgroups, lab.said.listed = checkpoint(), alive(), listed()
     lab.run(10.0)
     assert lab.state.view.ledger.entries == {}

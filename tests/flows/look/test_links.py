@@ -31,7 +31,7 @@ class Driver:
         return answer
 
 
-class Lab:
+class LinkLab:
     """A state, a driver, and a reader between them."""
 
     def __init__(self, sharing: Sharing, gpus: int = 2) -> None:
@@ -45,7 +45,7 @@ class Lab:
 
 
 def test_the_answer_reaches_the_view_and_is_not_asked_for_again() -> None:
-    lab = Lab(Exclusive())
+    lab = LinkLab(Exclusive())
     assert lab.step() is None, "the loop does not wait for it"
     lab.driver.asked.get(timeout=5)
     lab.driver.answers.put(ANSWER)
@@ -57,13 +57,13 @@ def test_the_answer_reaches_the_view_and_is_not_asked_for_again() -> None:
 
 
 def test_nobody_asks_where_no_two_whole_gpus_are_offered() -> None:
-    for lab in (Lab(time_slicing(4)), Lab(Exclusive(), gpus=1)):
+    for lab in (LinkLab(time_slicing(4)), LinkLab(Exclusive(), gpus=1)):
         assert lab.step() is None
         assert lab.driver.asked.empty()
 
 
 def test_a_driver_that_does_not_answer_is_asked_again() -> None:
-    lab = Lab(Exclusive())
+    lab = LinkLab(Exclusive())
     lab.step()
     lab.driver.asked.get(timeout=5)
     lab.driver.answers.put(NodeError("NVML does not answer"))
@@ -72,7 +72,7 @@ def test_a_driver_that_does_not_answer_is_asked_again() -> None:
     lab.rung.get(timeout=5)
 
 
-def asked_again(lab: Lab) -> bool:
+def asked_again(lab: LinkLab) -> bool:
     """Whether one of the next cycles asks."""
     for _ in range(500):
         lab.step()

@@ -14,7 +14,7 @@ from sharer.adapters.mps import MpsDirectories, MpsStateFiles
 from sharer.core.change.rollout import PolicyInForce
 from sharer.core.edits import DeviceFacts, Injection, NodeFacts
 from sharer.core.errors import RequestError
-from sharer.core.holders.evidence import CheckpointReading, Evidence, Holder, ListReading, SourceStatus
+from sharer.core.holders.evidence import Evidence, SourceStatus
 from sharer.core.holders.ledger import Entry, Ledger, State
 from sharer.core.mps.service import BACK, NEVER_SERVED, STAYS_UP_S, MpsServices
 from sharer.core.mps.state import MpsGpu, MpsInterface, MpsState, folder_name
@@ -28,8 +28,9 @@ from sharer.flows.offer.offer import offer
 from sharer.flows.state import NodeState
 from sharer.flows.tell.report import report
 from tests.core.builders import gpu, gpu_uuid, node, policy, rule, time_slicing
+from tests.core.evidence import checkpoint, holder, listed
 from tests.core.nodes import ABOUT
-from tests.flows.offer.test_offer import Kubelet, Specs
+from tests.flows.offer_lab import Kubelet, Specs
 
 NAME = "nvidia.com/gpu.mps"
 A, B, C = gpu_uuid(0), gpu_uuid(1), gpu_uuid(2)
@@ -48,7 +49,7 @@ def mps_rule(*uuids: str, slices: int = 2, resource: str = NAME, memory: MemoryP
     return policy(made)
 
 
-class Lab:
+class MpsLab:
     """GPUs 0 and 1 on MPS, GPU 2 in time slices; the daemons' files in a folder; nobody holds anything."""
 
     def __init__(self, mps_dir: Path) -> None:
@@ -57,7 +58,7 @@ class Lab:
         self.state, self.kubelet, self.inbox = NodeState(), Kubelet(), Inbox()
         places = MpsDirectories(mps_dir)
         self.watch = MpsWatch(lambda: (self.files, places), wall_s=lambda: EPOCH_S + self.now_s)
-        evidence = Evidence(listed=ListReading(serial=2), checkpoint=CheckpointReading(serial=2))
+        evidence = Evidence(listed=listed(serial=2), checkpoint=checkpoint(serial=2))
         self.state.change(
             inventory=node(gpu(0), gpu(1), gpu(2)),
             facts=FACTS,
@@ -70,7 +71,7 @@ class Lab:
         self.state.change(policy=PolicyInForce(policy=wanted))
 
     def hold(self, *ids: str) -> None:
-        owner = Holder(uid="uid-1", namespace="default", pod="train", container="c")
+        owner = holder()
         entries = {(NAME, text): Entry(state=State.HELD, owner=owner) for text in ids}
         self.state.change(ledger=replace(self.state.view.ledger, entries=entries))
 
@@ -101,12 +102,12 @@ def ids(*uuids: str, slices: int = 2) -> list[str]:
 
 
 @pytest.fixture
-def lab() -> Iterator[Lab]:
+def lab() -> Iterator[MpsLab]:
     with tempfile.TemporaryDirectory(prefix="s-") as folder:  # short: a socket's path has at most 107 bytes
-        yield Lab(Path(folder, "mps"))
+        yield MpsLab(Path(folder, "mps"))
 
 
-def test_slices_are_listed_unhealthy_until_their_daemon_serves_and_then_at_once(lab: Lab) -> None:
+def test_slices_are_listed_unhealthy_until_their_daemon_serves_and_then_at_once(lab: MpsLab) -> None:
     """P40: daemon not ready, slices unhealthy with the first error as the reason; other GPUs unaffected."""
     assert lab.step() == f"{NAME} is not served: {NEVER_SERVED}"
     assert lab.healthy() == []
@@ -119,7 +120,7 @@ def test_slices_are_listed_unhealthy_until_their_daemon_serves_and_then_at_once(
     assert lab.healthy() == ids(A, B)
 
 
-def test_the_directory_of_a_daemon_exists_before_its_first_slice_is_listed(lab: Lab) -> None:
+def test_the_directory_of_a_daemon_exists_before_its_first_slice_is_listed(lab: MpsLab) -> None:
     """P40: the runtime makes a missing mount source in silence. Also after a reboot, before `sharer mps` has run."""
     lab.step()
     pipe = lab.mps_dir / folder_name(NAME) / "pipe"
@@ -133,12 +134,12 @@ def test_the_directory_of_a_daemon_exists_before_its_first_slice_is_listed(lab: 
 def test_a_directory_that_cannot_be_made_is_why_slices_are_unhealthy(tmp_path: Path) -> None:
     """P40: missing, read-only, a full disk. Here somebody has put a file there."""
     (tmp_path / "mps").write_text("")
-    lab = Lab(tmp_path / "mps")
+    lab = MpsLab(tmp_path / "mps")
     assert "cannot be used for MPS" in (lab.step() or "")
     assert lab.healthy() == []
 
 
-def test_a_gpu_whose_daemon_cannot_serve_it_takes_no_other_along(lab: Lab) -> None:
+def test_a_gpu_whose_daemon_cannot_serve_it_takes_no_other_along(lab: MpsLab) -> None:
     lab.write(gpus={A: MpsGpu(problem="a dead client lingers; restart MPS"), B: MpsGpu()})
     lab.step()
     assert lab.healthy() == ids(B)
@@ -147,7 +148,7 @@ def test_a_gpu_whose_daemon_cannot_serve_it_takes_no_other_along(lab: Lab) -> No
     assert dict(lab.answers().allocate(ids(B)[:1]).env)["CUDA_MPS_PIPE_DIRECTORY"] == "/run/sharer/mps"
 
 
-def test_a_held_slice_stays_healthy_while_its_daemon_is_down_and_a_free_one_does_not(lab: Lab) -> None:
+def test_a_held_slice_stays_healthy_while_its_daemon_is_down_and_a_free_one_does_not(lab: MpsLab) -> None:
     """DESIGN §3: Unhealthy on a held ID has its crashed container rejected when the kubelet restarts."""
     lab.hold(ids(A)[0])
     lab.write()
@@ -157,7 +158,7 @@ def test_a_held_slice_stays_healthy_while_its_daemon_is_down_and_a_free_one_does
     assert lab.healthy() == ids(A)[:1]
 
 
-def test_slices_come_back_when_their_daemon_has_stayed_up_for_a_while(lab: Lab) -> None:
+def test_slices_come_back_when_their_daemon_has_stayed_up_for_a_while(lab: MpsLab) -> None:
     lab.write()
     lab.step()
     lab.write("it crashed")
@@ -173,7 +174,7 @@ def test_slices_come_back_when_their_daemon_has_stayed_up_for_a_while(lab: Lab) 
     assert lab.healthy() == ids(A, B)
 
 
-def test_a_supervisor_that_is_silent_for_15_s_can_vouch_for_nothing(lab: Lab) -> None:
+def test_a_supervisor_that_is_silent_for_15_s_can_vouch_for_nothing(lab: MpsLab) -> None:
     lab.write()
     lab.step()
     assert lab.step(12.0) is None
@@ -181,7 +182,7 @@ def test_a_supervisor_that_is_silent_for_15_s_can_vouch_for_nothing(lab: Lab) ->
     assert lab.healthy() == []
 
 
-def test_while_nothing_changes_nothing_is_worked_out(lab: Lab) -> None:
+def test_while_nothing_changes_nothing_is_worked_out(lab: MpsLab) -> None:
     """Idle CPU is measured; the supervisor writes every few seconds."""
     lab.write()
     lab.step()
@@ -194,7 +195,7 @@ def test_while_nothing_changes_nothing_is_worked_out(lab: Lab) -> None:
     assert len(lab.kubelet.lists) == lists
 
 
-def test_without_mps_in_the_policy_no_file_is_looked_for(lab: Lab) -> None:
+def test_without_mps_in_the_policy_no_file_is_looked_for(lab: MpsLab) -> None:
     def open_mps() -> NoReturn:
         raise AssertionError("nobody asks for MPS")
 
@@ -202,7 +203,7 @@ def test_without_mps_in_the_policy_no_file_is_looked_for(lab: Lab) -> None:
     assert MpsWatch(open_mps)(lab.state, 1.0) is None
 
 
-def test_facts_that_are_read_anew_keep_the_way_to_the_daemons(lab: Lab) -> None:
+def test_facts_that_are_read_anew_keep_the_way_to_the_daemons(lab: MpsLab) -> None:
     """Between two steps of the loop the kubelet may ask."""
 
     class Outside:
@@ -223,7 +224,7 @@ def test_facts_that_are_read_anew_keep_the_way_to_the_daemons(lab: Lab) -> None:
     assert after.devices == before.devices
 
 
-def test_with_namespaces_each_container_gets_its_own_and_a_slice_without_one_waits(lab: Lab) -> None:
+def test_with_namespaces_each_container_gets_its_own_and_a_slice_without_one_waits(lab: MpsLab) -> None:
     first, second, *others = ids(A, B)
     place = lab.mps_dir / "spaces" / "zero"
     place.mkdir(parents=True)
@@ -237,7 +238,7 @@ def test_with_namespaces_each_container_gets_its_own_and_a_slice_without_one_wai
         lab.answers().allocate(others[:1])
 
 
-def test_slices_with_other_limits_share_the_gpu_with_held_ones_only_where_there_are_namespaces(lab: Lab) -> None:
+def test_slices_with_other_limits_share_the_gpu_with_held_ones_only_where_there_are_namespaces(lab: MpsLab) -> None:
     lab.use(mps_rule(A))
     held = ids(A)[0]
     lab.hold(held)
@@ -254,7 +255,7 @@ def test_slices_with_other_limits_share_the_gpu_with_held_ones_only_where_there_
     assert set(lab.healthy()) == {held, *new[:2]}
 
 
-def test_the_report_says_what_the_daemons_are_to_serve_and_what_they_do(lab: Lab) -> None:
+def test_the_report_says_what_the_daemons_are_to_serve_and_what_they_do(lab: MpsLab) -> None:
     lab.write(
         interface_reason="the driver is older than r615",
         gpus={A: MpsGpu(clients=1), B: MpsGpu(problem="a dead client lingers", clients=0)},
@@ -281,7 +282,7 @@ def test_the_report_says_what_the_daemons_are_to_serve_and_what_they_do(lab: Lab
     assert {one.reason for one in found.slices if one.id in ids(B)} == {"it is not given out: a dead client lingers"}
 
 
-def test_memory_that_the_driver_holds_is_not_the_daemon_s_to_limit(lab: Lab) -> None:
+def test_memory_that_the_driver_holds_is_not_the_daemon_s_to_limit(lab: MpsLab) -> None:
     lab.write()
     lab.state.change(enforcers={A: {"driver": None}, B: {"driver": None}})
     lab.step()
@@ -289,7 +290,7 @@ def test_memory_that_the_driver_holds_is_not_the_daemon_s_to_limit(lab: Lab) -> 
     assert mps.limits_memory is False
 
 
-def test_a_daemon_that_nobody_needs_any_more_is_forgotten(lab: Lab) -> None:
+def test_a_daemon_that_nobody_needs_any_more_is_forgotten(lab: MpsLab) -> None:
     lab.write()
     lab.step()
     lab.use(policy(time_slicing(2)))
@@ -308,7 +309,7 @@ def test_a_daemon_that_nobody_needs_any_more_is_forgotten(lab: Lab) -> None:
     assert report(lab.state.view, ABOUT, lab.now_s, str).mps == ()
 
 
-def test_what_the_daemons_are_to_serve_is_not_known_before_everything_is_listed_that_may_be_held(lab: Lab) -> None:
+def test_what_the_daemons_are_to_serve_is_not_known_before_everything_is_listed_that_may_be_held(lab: MpsLab) -> None:
     """The supervisor ends a daemon that nobody wants, and its clients: an agent that starts must not say so."""
 
     def told() -> object:

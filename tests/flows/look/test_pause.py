@@ -16,7 +16,7 @@ from sharer.flows.offer.allocate import Answers
 from sharer.flows.offer.offer import offer
 from sharer.flows.state import NodeState
 from tests.core.builders import gpu, node, policy, time_slicing
-from tests.flows.offer.test_offer import FACTS, Kubelet, Specs
+from tests.flows.offer_lab import FACTS, Kubelet, Specs
 
 PLUGIN, CLIENT = KEYS = ("nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.client")
 UPGRADE = {PLUGIN: "paused-for-driver-upgrade"}

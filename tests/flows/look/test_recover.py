@@ -9,7 +9,7 @@ import pytest
 from sharer.core.errors import NodeError
 from sharer.core.health import Health, after_xid
 from sharer.core.policy.model import HealthPolicy
-from sharer.core.ports import XidEvent
+from sharer.core.ports.driver import XidEvent
 from sharer.flows.look.recover import RECOVER_ANNOTATION, recover
 from sharer.flows.state import NodeState
 from tests.core.builders import gpu, gpu_uuid, mig, node

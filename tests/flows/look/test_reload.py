@@ -10,7 +10,7 @@ from sharer.adapters.yaml_text import read_policy_text
 from sharer.core.change.choice import KnownLabels, NodeLabels, UnknownLabels
 from sharer.core.errors import NodeError, PolicyError
 from sharer.core.policy.model import Policy, TimeSlicing
-from sharer.core.ports import PolicyShelf, PolicyText
+from sharer.core.ports.policy import PolicyShelf, PolicyText
 from sharer.flows.look.reload import LABELS_WAIT_S, reload
 from sharer.flows.state import NodeState
 from tests.core.builders import gpu, node

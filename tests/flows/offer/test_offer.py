@@ -2,104 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from sharer.core.change.rollout import PolicyInForce
-from sharer.core.device_id import DeviceId
-from sharer.core.edits import DeviceFacts, Injection, NodeFacts
+from sharer.core.edits import DeviceFacts, Injection
 from sharer.core.errors import RequestError
-from sharer.core.holders.evidence import CheckpointReading, Evidence, ListReading
+from sharer.core.holders.evidence import Evidence
 from sharer.core.holders.ledger import Entry, Ledger, State, allocated
 from sharer.core.policy.model import MemoryPolicy
-from sharer.core.ports import ListedDevice, ResourceAnswers, ResourceOptions
-from sharer.flows.inbox import Allocated, Hint, Inbox
-from sharer.flows.offer.allocate import Answers
-from sharer.flows.offer.offer import offer
-from sharer.flows.state import NodeState
+from sharer.flows.inbox import Allocated, Hint
 from tests.core.builders import gpu, gpu_uuid, node, policy, rule, time_slicing
-from tests.flows.sources import RESOURCE, A, B, checkpoint
-
-READ = ListReading(serial=2)
-FACTS = NodeFacts(injection=(Injection.ENVVAR,), devices={gpu_uuid(0): DeviceFacts()})
-
-
-class Kubelet:
-    """Remembers what it was handed."""
-
-    def __init__(self) -> None:
-        self.lists: list[tuple[str, list[str]]] = []
-        self.withdrawn: list[str] = []
-
-    def offer(
-        self, resource: str, options: ResourceOptions, devices: Sequence[ListedDevice], answers: ResourceAnswers
-    ) -> None:
-        self.lists.append((resource, [device.id for device in devices if device.healthy]))
-
-    def withdraw(self, resource: str) -> None:
-        self.withdrawn.append(resource)
-
-    def renew(self, resource: str) -> None: ...
-
-    def registered(self) -> dict[str, bool]:
-        return {}
-
-    def stop(self) -> None: ...
-
-
-class Specs:
-    """Counts how often it is asked to write."""
-
-    def __init__(self) -> None:
-        self.writes = 0
-        self.kept: list[set[str]] = []
-        self.is_behind = False
-
-    def write(self, ids: Iterable[DeviceId], facts: NodeFacts) -> NodeFacts:
-        self.writes += 1
-        return replace(facts, injection_reason=f"with {len(list(ids))} specs")
-
-    def keep_only(self, ids: Collection[DeviceId]) -> None:
-        self.kept.append({str(one) for one in ids})
-
-
-class Lab:
-    """A node with one GPU in four slices, whose sources were read."""
-
-    def __init__(self) -> None:
-        self.state, self.kubelet, self.specs, self.inbox = NodeState(), Kubelet(), Specs(), Inbox()
-        self.now_s = 100.0
-        self.state.change(
-            inventory=node(gpu(0)),
-            facts=FACTS,
-            policy=PolicyInForce(policy=policy(time_slicing(4))),
-            ledger=Ledger(evidence=Evidence(listed=READ, checkpoint=CheckpointReading(serial=2))),
-        )
-
-    def answers(self, resource: str = RESOURCE) -> Answers:
-        return Answers(self.state, resource, (), self.inbox.put, lambda resource, ids: None)
-
-    def step(self, after_s: float = 2.0) -> str | None:
-        self.now_s += after_s
-        return offer(self.state, self.kubelet, self.specs, self.answers, self.now_s)
-
-    def facts_are_read(self) -> None:
-        """As the daemon does every 10 seconds."""
-        self.state.change(facts=replace(FACTS))
+from tests.core.evidence import SHARED, checkpoint, given_to, listed
+from tests.flows.offer_lab import FACTS, OfferLab
+from tests.flows.sources import A, B
 
 
 def test_a_plan_is_handed_over_once() -> None:
-    lab = Lab()
-    assert lab.step() == f"planned 4 × {RESOURCE}"
+    lab = OfferLab()
+    assert lab.step() == f"planned 4 × {SHARED}"
     assert [lab.step() for _ in range(5)] == [None] * 5
-    assert lab.kubelet.lists == [(RESOURCE, [f"{gpu_uuid(0)}::ts-{n}-20480" for n in range(4)])]
+    assert lab.kubelet.lists == [(SHARED, [f"{gpu_uuid(0)}::ts-{n}-20480" for n in range(4)])]
 
 
 def test_while_nothing_changes_nothing_is_worked_out() -> None:
     """65,000 planned slices on an idle node must not burn a core."""
-    lab = Lab()
+    lab = OfferLab()
     lab.step()
     view = lab.state.view
     for _ in range(5):
@@ -110,7 +39,7 @@ def test_while_nothing_changes_nothing_is_worked_out() -> None:
 
 def test_a_spec_that_could_not_be_written_is_tried_again_though_nothing_else_changes() -> None:
     """Found by `tests/faults`: on a node at rest, the CDI directory was read-only for a while."""
-    lab = Lab()
+    lab = OfferLab()
     lab.step()
     lab.specs.is_behind = True
     lab.step()
@@ -121,7 +50,7 @@ def test_a_spec_that_could_not_be_written_is_tried_again_though_nothing_else_cha
 
 
 def test_an_answer_is_worked_out_once_and_anew_when_anything_it_follows_from_is_another() -> None:
-    lab = Lab()
+    lab = OfferLab()
     lab.step()
     answers, ids = lab.answers(), [f"{gpu_uuid(0)}::ts-1-20480"]
     first = answers.allocate(ids)
@@ -135,7 +64,7 @@ def test_an_answer_is_worked_out_once_and_anew_when_anything_it_follows_from_is_
 
 def test_facts_that_were_read_again_have_the_specs_checked_and_nothing_worked_out() -> None:
     """Somebody may have deleted a CDI spec."""
-    lab = Lab()
+    lab = OfferLab()
     lab.step()
     plan, listing, offers = lab.state.view.plan, lab.state.view.listing, lab.state.view.offers
     lab.facts_are_read()
@@ -155,7 +84,7 @@ def test_facts_that_were_read_again_have_the_specs_checked_and_nothing_worked_ou
     ],
 )
 def test_whatever_matters_is_worked_out_at_once(what: str, changed: dict[str, object]) -> None:
-    lab = Lab()
+    lab = OfferLab()
     lab.step()
     lab.state.change(**changed)
     lab.step()
@@ -164,28 +93,28 @@ def test_whatever_matters_is_worked_out_at_once(what: str, changed: dict[str, ob
 
 def test_a_change_of_policy_goes_on_by_itself_to_its_end() -> None:
     """What is on its way out changes with time alone, and with further readings of the same."""
-    lab = Lab()
+    lab = OfferLab()
     lab.step()
     lab.state.change(policy=PolicyInForce(policy=policy(time_slicing(2))))
     for serial in range(3, 40):
-        evidence = Evidence(listed=replace(READ, serial=serial), checkpoint=CheckpointReading(serial=serial))
+        evidence = Evidence(listed=listed(serial=serial), checkpoint=checkpoint(serial=serial))
         lab.state.change(ledger=Ledger(evidence=evidence))
         lab.step()
-    assert lab.kubelet.lists[-1] == (RESOURCE, [f"{gpu_uuid(0)}::ts-{n}-40960" for n in range(2)])
+    assert lab.kubelet.lists[-1] == (SHARED, [f"{gpu_uuid(0)}::ts-{n}-40960" for n in range(2)])
     assert len(lab.state.view.listing.ids) == 2
     assert lab.state.view.listing.is_settled
 
 
 def test_the_specs_of_slices_that_are_dropped_are_cleared_and_never_those_of_slices_that_are_listed() -> None:
     """Neighbour of P08: names of earlier cuts stay behind, and a runtime reads all of them for each container."""
-    lab = Lab()
+    lab = OfferLab()
     lab.step()
-    held = (RESOURCE, f"{gpu_uuid(0)}::ts-1-20480")
+    held = (SHARED, f"{gpu_uuid(0)}::ts-1-20480")
     lab.specs.kept.clear()
     lab.state.change(policy=PolicyInForce(policy=policy(time_slicing(2))))
     for serial in range(3, 40):
         evidence = Evidence(
-            listed=replace(READ, serial=serial), checkpoint=replace(checkpoint(("uid-train", held)), serial=serial)
+            listed=listed(serial=serial), checkpoint=checkpoint(given_to("uid-train", held), serial=serial)
         )
         lab.state.change(ledger=Ledger(entries={held: Entry(state=State.HELD)}, evidence=evidence))
         before = set(lab.state.view.listing.ids)
@@ -201,11 +130,11 @@ def test_the_specs_of_slices_that_are_dropped_are_cleared_and_never_those_of_sli
 
 def test_what_an_earlier_run_has_left_is_cleared_once_everybody_who_may_hold_it_was_asked_twice() -> None:
     """Neighbour of P08: the agent was killed in the middle of a re-cut."""
-    lab = Lab()
-    lab.state.change(ledger=Ledger(evidence=Evidence(checkpoint=CheckpointReading(serial=1))))
+    lab = OfferLab()
+    lab.state.change(ledger=Ledger(evidence=Evidence(checkpoint=checkpoint())))
     lab.step()
     assert lab.specs.kept == []
-    evidence = Evidence(listed=READ, checkpoint=CheckpointReading(serial=2))
+    evidence = Evidence(listed=listed(serial=2), checkpoint=checkpoint(serial=2))
     lab.state.change(ledger=Ledger(evidence=evidence))
     for _ in range(3):
         lab.step()
@@ -214,9 +143,9 @@ def test_what_an_earlier_run_has_left_is_cleared_once_everybody_who_may_hold_it_
 
 def test_after_a_restart_a_held_limit_that_is_near_enough_is_adopted() -> None:
     """DESIGN §2: totals move with driver versions, and that must not re-cut a node."""
-    lab = Lab()
-    held = (RESOURCE, f"{gpu_uuid(0)}::ts-2-20352")
-    given = replace(checkpoint(("uid-train", held)), serial=2)
+    lab = OfferLab()
+    held = (SHARED, f"{gpu_uuid(0)}::ts-2-20352")
+    given = checkpoint(given_to("uid-train", held), serial=2)
     lab.state.change(ledger=Ledger(evidence=Evidence(checkpoint=given)), inventory=node(gpu(0, memory_mib=82100)))
     lab.step()
     assert held in lab.state.view.listing.ids
@@ -225,7 +154,7 @@ def test_after_a_restart_a_held_limit_that_is_near_enough_is_adopted() -> None:
 
 def test_gpus_that_make_a_list_too_long_leave_what_was_offered_and_its_faults_are_still_told() -> None:
     """Neighbour of P04: the policy was fine for the one GPU that there was. More come, and then the first fails."""
-    lab = Lab()
+    lab = OfferLab()
     many = rule(time_slicing(6000), memory=MemoryPolicy(limit=None))
     lab.state.change(policy=PolicyInForce(policy=policy(many)))
     lab.step()
@@ -235,46 +164,46 @@ def test_gpus_that_make_a_list_too_long_leave_what_was_offered_and_its_faults_ar
     lost = replace(gpu(0), lost="it has fallen off the bus")
     lab.state.change(inventory=node(lost, *(gpu(number) for number in range(1, 15))))
     lab.step()
-    assert lab.kubelet.lists[-1] == (RESOURCE, [])
+    assert lab.kubelet.lists[-1] == (SHARED, [])
     assert any("would have 90000 slices" in one for one in lab.state.view.plan.warnings)
 
 
 def test_a_policy_that_turns_out_too_long_when_the_driver_comes_still_lists_what_is_held() -> None:
     """Neighbour of P04: it could be read before a GPU was known. A restart must take no held ID away."""
-    lab = Lab()
-    held = (RESOURCE, f"{gpu_uuid(0)}::ts-2-20480")
-    given = replace(checkpoint(("uid-train", held)), serial=2)
+    lab = OfferLab()
+    held = (SHARED, f"{gpu_uuid(0)}::ts-2-20480")
+    given = checkpoint(given_to("uid-train", held), serial=2)
     lab.state.change(
         policy=PolicyInForce(policy=policy(rule(time_slicing(65536), memory=MemoryPolicy(limit=None)))),
         ledger=Ledger(evidence=Evidence(checkpoint=given)),
     )
     assert "65536 slices" in str(lab.step())
-    assert lab.kubelet.lists == [(RESOURCE, [held[1]])]
+    assert lab.kubelet.lists == [(SHARED, [held[1]])]
 
 
 # What the answers leave in the inbox.
 
 
 def test_an_answered_allocate_is_told_after_it_was_worked_out_and_a_refused_one_is_not() -> None:
-    lab = Lab()
+    lab = OfferLab()
     lab.state.change(policy=PolicyInForce(policy=policy(rule(time_slicing(4), memory=MemoryPolicy(limit=None)))))
     lab.step()
     ids = [f"{gpu_uuid(0)}::ts-1", f"{gpu_uuid(0)}::ts-0"]
     lab.answers().allocate(ids)
-    assert lab.inbox.wait(0.0) == [Allocated(resource=RESOURCE, ids=tuple(ids))]
+    assert lab.inbox.wait(0.0) == [Allocated(resource=SHARED, ids=tuple(ids))]
     with pytest.raises(Exception, match="is not one that sharer offers"):
         lab.answers().allocate(["GPU-x::ts-0"])
     assert lab.inbox.wait(0.0) == []
 
 
 def test_a_start_that_the_kubelet_announces_is_worth_a_look() -> None:
-    lab = Lab()
+    lab = OfferLab()
     lab.answers().pre_start([A[1]])
     assert lab.inbox.wait(0.0) == [Hint.START]
 
 
 def test_an_allocated_slice_is_worked_in_at_the_next_step() -> None:
-    lab = Lab()
+    lab = OfferLab()
     lab.step()
     basis = lab.state.view.basis
     lab.state.change(ledger=allocated(lab.state.view.ledger, [B], lab.now_s))

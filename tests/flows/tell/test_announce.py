@@ -19,6 +19,7 @@ from sharer.core.mps.service import MpsService, MpsServices
 from sharer.core.told import Evictions
 from sharer.flows.state import NodeView
 from sharer.flows.tell.announce import GATHER_S, RETRY_CAP_S, SLOW_RETRY_S, Announcing
+from tests.fakes.clock import Clock
 
 PATIENCE_S = 10.0
 VIEW = NodeView(driver_problem="one")
@@ -31,16 +32,6 @@ class Api:
     def __init__(self, client: object | None = "connected") -> None:
         self.client = client
         self.node: NodeSeen | None = None
-
-
-class Clock:
-    """Time that passes only when the test says so."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class Step:
@@ -57,7 +48,7 @@ class Step:
         return self.answer
 
 
-class Lab:
+class AnnounceLab:
     """An announcer at a clock of the test's; every random time is the longest that is possible."""
 
     def __init__(self) -> None:
@@ -82,15 +73,15 @@ class Lab:
 
 
 @pytest.fixture
-def lab() -> Lab:
-    return Lab()
+def lab() -> AnnounceLab:
+    return AnnounceLab()
 
 
 def refusal(kind: ApiTroubleKind, code: int, retry_after_s: float | None = None) -> ApiError:
     return ApiError("the API server says no", kind=kind, code=code, retry_after_s=retry_after_s)
 
 
-def test_a_step_is_called_when_the_view_says_something_new_and_not_otherwise(lab: Lab) -> None:
+def test_a_step_is_called_when_the_view_says_something_new_and_not_otherwise(lab: AnnounceLab) -> None:
     step = lab.add()
     lab.round(VIEW)
     lab.round(replace(VIEW))  # another value that says the same
@@ -100,7 +91,7 @@ def test_a_step_is_called_when_the_view_says_something_new_and_not_otherwise(lab
     assert step.views == [VIEW, OTHER]
 
 
-def test_what_changes_by_itself_is_no_news(lab: Lab) -> None:
+def test_what_changes_by_itself_is_no_news(lab: AnnounceLab) -> None:
     step = lab.add()
     lab.round(VIEW)
     lab.round(replace(VIEW, sources={"list": SourceStatus(read_s=5.0, problem=None)}))
@@ -118,14 +109,14 @@ def test_what_changes_by_itself_is_no_news(lab: Lab) -> None:
     ],
     ids=["mps", "evictions", "paused"],
 )
-def test_whatever_a_report_warns_of_is_news(lab: Lab, changed: NodeView) -> None:
+def test_whatever_a_report_warns_of_is_news(lab: AnnounceLab, changed: NodeView) -> None:
     step = lab.add()
     lab.round(VIEW)
     lab.round(changed)
     assert step.views == [VIEW, changed]
 
 
-def test_a_node_of_another_identity_is_news(lab: Lab) -> None:
+def test_a_node_of_another_identity_is_news(lab: AnnounceLab) -> None:
     step = lab.add()
     lab.round(VIEW)
     lab.api.node = NodeSeen(uid="made-anew", name="node-1")
@@ -133,7 +124,7 @@ def test_a_node_of_another_identity_is_news(lab: Lab) -> None:
     assert len(step.views) == 2
 
 
-def test_nothing_is_looked_at_before_the_connection_is_there(lab: Lab) -> None:
+def test_nothing_is_looked_at_before_the_connection_is_there(lab: AnnounceLab) -> None:
     lab.api.client = None
     step = lab.add()
     lab.round(VIEW)
@@ -143,7 +134,7 @@ def test_nothing_is_looked_at_before_the_connection_is_there(lab: Lab) -> None:
     assert step.views == [VIEW]
 
 
-def test_a_step_says_when_it_wants_to_be_called_without_any_change(lab: Lab) -> None:
+def test_a_step_says_when_it_wants_to_be_called_without_any_change(lab: AnnounceLab) -> None:
     once, often = lab.add(), lab.add(1100.0)
     lab.round(VIEW)
     assert lab.wait_s == 100.0
@@ -153,19 +144,19 @@ def test_a_step_says_when_it_wants_to_be_called_without_any_change(lab: Lab) -> 
     assert (len(once.views), len(often.views)) == (1, 2)
 
 
-def test_without_a_step_that_wants_more_the_thread_has_nothing_to_wake_for(lab: Lab) -> None:
+def test_without_a_step_that_wants_more_the_thread_has_nothing_to_wake_for(lab: AnnounceLab) -> None:
     lab.add()
     lab.round(VIEW)
     assert lab.announcing.due_s() == math.inf
 
 
-def test_steps_go_in_their_order_and_one_that_fails_keeps_no_other_from_its_work(lab: Lab) -> None:
+def test_steps_go_in_their_order_and_one_that_fails_keeps_no_other_from_its_work(lab: AnnounceLab) -> None:
     first, second = lab.add(NodeError("no")), lab.add()
     lab.round(VIEW)
     assert (len(first.views), len(second.views)) == (1, 1)
 
 
-def test_a_failing_step_is_tried_again_ever_more_rarely(lab: Lab) -> None:
+def test_a_failing_step_is_tried_again_ever_more_rarely(lab: AnnounceLab) -> None:
     """P33."""
     lab.add(NodeError("no"))
     lab.round(VIEW)
@@ -177,7 +168,7 @@ def test_a_failing_step_is_tried_again_ever_more_rarely(lab: Lab) -> None:
     assert waits_s[-1] == RETRY_CAP_S * 1.5
 
 
-def test_a_change_does_not_cut_the_wait_after_a_failure_short_and_is_not_forgotten(lab: Lab) -> None:
+def test_a_change_does_not_cut_the_wait_after_a_failure_short_and_is_not_forgotten(lab: AnnounceLab) -> None:
     """P33: a busy node must not turn back-off into a storm."""
     step = lab.add(NodeError("no"))
     lab.round(VIEW)
@@ -187,12 +178,12 @@ def test_a_change_does_not_cut_the_wait_after_a_failure_short_and_is_not_forgott
     assert step.views == [VIEW, OTHER]
 
 
-def test_the_server_sets_how_long_to_wait(lab: Lab) -> None:
+def test_the_server_sets_how_long_to_wait(lab: AnnounceLab) -> None:
     """P33: Retry-After is the least, and nodes that were told the same do not come back together."""
     lab.add(refusal(ApiTroubleKind.THROTTLED, 429, retry_after_s=20.0))
     lab.round(VIEW)
     assert lab.wait_s == 30.0
-    least = Lab()
+    least = AnnounceLab()
     least.announcing = Announcing(least.api, now_s=least.clock, uniform=lambda least, most: least)
     least.add(refusal(ApiTroubleKind.THROTTLED, 429, retry_after_s=20.0))
     least.round(VIEW)
@@ -200,14 +191,16 @@ def test_the_server_sets_how_long_to_wait(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("kind", [ApiTroubleKind.FORBIDDEN, ApiTroubleKind.REFUSED])
-def test_what_only_a_person_can_cure_is_tried_rarely(lab: Lab, kind: ApiTroubleKind) -> None:
+def test_what_only_a_person_can_cure_is_tried_rarely(lab: AnnounceLab, kind: ApiTroubleKind) -> None:
     """P36: a later grant is picked up all the same."""
     lab.add(refusal(kind, 403))
     lab.round(VIEW)
     assert lab.wait_s == SLOW_RETRY_S * 1.5
 
 
-def test_a_failure_is_told_once_for_as_long_as_it_says_the_same(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_told_once_for_as_long_as_it_says_the_same(
+    lab: AnnounceLab, caplog: pytest.LogCaptureFixture
+) -> None:
     step = lab.add(NodeError("no right"), name="the GpuNode")
     with caplog.at_level(logging.INFO):
         lab.round(VIEW)
@@ -221,7 +214,7 @@ def test_a_failure_is_told_once_for_as_long_as_it_says_the_same(lab: Lab, caplog
 
 
 def test_a_fault_of_our_own_is_reported_in_full_and_the_thread_goes_on(
-    lab: Lab, caplog: pytest.LogCaptureFixture
+    lab: AnnounceLab, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken, sound = lab.add(ZeroDivisionError("oh")), lab.add()
     lab.round(VIEW)
@@ -299,7 +292,7 @@ def test_it_sleeps_while_there_is_nothing_to_do_and_stops_at_once(
     assert readings - before <= 3  # it looks once more, and sleeps
 
 
-def test_an_error_at_the_end_is_no_news(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_at_the_end_is_no_news(lab: AnnounceLab, caplog: pytest.LogCaptureFixture) -> None:
     """The connection is closed under a step that waits."""
 
     def step(view: NodeView, now_s: float) -> None:

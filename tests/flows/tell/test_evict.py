@@ -13,13 +13,14 @@ from sharer.core.holders.ledger import Ledger
 from sharer.core.holders.observations import PodPhase, PodSeen, PodsSeen
 from sharer.core.limits.excess import Excess
 from sharer.core.policy.model import MemoryPolicy, OnExceed
-from sharer.core.ports import ApiEvent, Eviction
+from sharer.core.ports.api import ApiEvent, Eviction
 from sharer.core.quantities import GIB
 from sharer.core.tell.news import News, Reason
 from sharer.flows.state import NodeState, NodeView
 from sharer.flows.tell.evict import AGAIN_S, STALE_S, Evicting
 from sharer.flows.tell.told import WITHOUT_API, Told
 from tests.core.builders import policy, rule, time_slicing
+from tests.core.evidence import seen
 
 UID = "0e1f8a3b-0000-4000-8000-00000000000a"
 OTHER = "0e1f8a3b-0000-4000-8000-00000000000b"
@@ -55,7 +56,7 @@ class ApiServer:
         raise AssertionError("an eviction tells no Event by itself")
 
 
-class Lab:
+class EvictLab:
     """The step, with what it tells and says."""
 
     def __init__(self, *outcomes: Eviction | str) -> None:
@@ -68,16 +69,12 @@ class Lab:
         return self.evicting.step(NodeView(excesses=excesses, ledger=Ledger(evidence=evidence)), at_s)
 
 
-def seen(*found: PodSeen) -> PodsSeen:
-    return PodsSeen(pods={pod.uid: pod for pod in found}, synced_at_s=0.0, resource_version="1")
-
-
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
 def test_a_pod_whose_time_is_over_is_evicted_by_name_and_uid(caplog: pytest.LogCaptureFixture) -> None:
-    lab = Lab(Eviction.ACCEPTED)
+    lab = EvictLab(Eviction.ACCEPTED)
     lab.step(OVER)
     assert lab.server.asked == [("train", "job", UID)]
     assert said(caplog) == [f"{MESSAGE}; it is evicted"]
@@ -85,7 +82,7 @@ def test_a_pod_whose_time_is_over_is_evicted_by_name_and_uid(caplog: pytest.LogC
 
 
 def test_an_eviction_is_told_on_the_pod() -> None:
-    lab = Lab(Eviction.ACCEPTED)
+    lab = EvictLab(Eviction.ACCEPTED)
     lab.step(OVER)
     (news,) = lab.noted
     assert (news.reason, news.pod) == (Reason.EVICTED, JOB)
@@ -103,19 +100,19 @@ def test_an_eviction_is_told_on_the_pod() -> None:
     ids=["patience", "one reading", "not wanted", "unknown now"],
 )
 def test_a_pod_whose_time_is_not_over_is_left_alone(young: Excess) -> None:
-    lab = Lab()
+    lab = EvictLab()
     lab.step(young)
     assert lab.server.asked == []
 
 
 def test_what_was_read_long_ago_ends_nobody() -> None:
-    lab = Lab()
+    lab = EvictLab()
     lab.step(OVER, at_s=60.0 + STALE_S + 1.0)
     assert lab.server.asked == []
 
 
 def test_a_pod_that_a_budget_keeps_is_asked_again_after_a_while(caplog: pytest.LogCaptureFixture) -> None:
-    lab = Lab(Eviction.BLOCKED, Eviction.ACCEPTED)
+    lab = EvictLab(Eviction.BLOCKED, Eviction.ACCEPTED)
     assert lab.step(OVER) == 60.0 + AGAIN_S
     assert lab.noted == []
     assert lab.step(OVER, at_s=61.0) == 60.0 + AGAIN_S
@@ -129,27 +126,27 @@ def test_a_pod_that_a_budget_keeps_is_asked_again_after_a_while(caplog: pytest.L
 
 
 def test_two_containers_of_a_pod_end_it_once() -> None:
-    lab = Lab(Eviction.ACCEPTED)
+    lab = EvictLab(Eviction.ACCEPTED)
     lab.step(OVER, replace(OVER, key=((UID, "side", "2" * 64), "GPU-a")))
     assert len(lab.server.asked) == 1
 
 
 @pytest.mark.parametrize("pod", [replace(JOB, is_deleting=True), replace(JOB, phase=PodPhase.FAILED)])
 def test_a_pod_that_is_ending_is_not_asked(pod: PodSeen) -> None:
-    lab = Lab()
+    lab = EvictLab()
     assert lab.step(OVER, pods=seen(pod)) is None
     assert lab.server.asked == []
 
 
 def test_a_static_pod_cannot_be_evicted_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    lab = Lab()
+    lab = EvictLab()
     for at_s in (60.0, 65.0):
         lab.step(OVER, at_s=at_s, pods=seen(replace(JOB, uid="mirror")))
     assert said(caplog) == [f"{MESSAGE}; a static pod cannot be evicted"]
 
 
 def test_a_pod_that_the_api_does_not_tell_is_not_guessed(caplog: pytest.LogCaptureFixture) -> None:
-    lab = Lab()
+    lab = EvictLab()
     lab.step(OVER, pods=seen())
     assert lab.server.asked == []
     assert [line.partition("; ")[2] for line in said(caplog)] == [
@@ -159,7 +156,7 @@ def test_a_pod_that_the_api_does_not_tell_is_not_guessed(caplog: pytest.LogCaptu
 
 def test_a_missing_right_is_raised_after_all_were_asked_counted_and_tried_again_later() -> None:
     other = replace(JOB, uid=OTHER, cgroup_uid=OTHER, name="other")
-    lab = Lab("pods/eviction is forbidden", Eviction.ACCEPTED, Eviction.GONE)
+    lab = EvictLab("pods/eviction is forbidden", Eviction.ACCEPTED, Eviction.GONE)
     both = (OVER, replace(OVER, key=((OTHER, "main", "2" * 64), "GPU-a")))
     with pytest.raises(NodeError, match="pods/eviction is forbidden"):
         lab.step(*both, pods=seen(JOB, other))
@@ -202,7 +199,7 @@ def test_where_the_policy_evicts_nobody_nothing_is_in_the_way(memory: MemoryPoli
 
 
 def test_what_the_api_server_refused_is_in_the_report() -> None:
-    lab = Lab("pods/eviction is forbidden")
+    lab = EvictLab("pods/eviction is forbidden")
     with pytest.raises(NodeError):
         lab.step(OVER)
     node = state(EVICT)

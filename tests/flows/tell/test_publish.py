@@ -106,7 +106,7 @@ class Link:
         self.node: NodeSeen | None = NodeSeen(uid="node-uid", name=NAME)
 
 
-class Lab:
+class PublishLab:
     """One agent's publishing; every random time is the longest that is possible."""
 
     def __init__(self) -> None:
@@ -126,14 +126,14 @@ class Lab:
 
 
 @pytest.fixture
-def lab() -> Lab:
-    return Lab()
+def lab() -> PublishLab:
+    return PublishLab()
 
 
 FIRST = ["get node", "put", "put status"]
 
 
-def test_the_object_is_made_with_the_node_as_owner_and_then_its_status(lab: Lab) -> None:
+def test_the_object_is_made_with_the_node_as_owner_and_then_its_status(lab: PublishLab) -> None:
     """Before the main object exists, its status is 404; under the UID of another Node it is collected (§3)."""
     assert lab.publish(VIEW) is None
     assert lab.server.take() == FIRST
@@ -142,7 +142,7 @@ def test_the_object_is_made_with_the_node_as_owner_and_then_its_status(lab: Lab)
     assert (lab.status["agent"], lab.status["summary"]["gpus"]) == ("1.2.3", 1)
 
 
-def test_while_nothing_changes_nothing_is_asked(lab: Lab) -> None:
+def test_while_nothing_changes_nothing_is_asked(lab: PublishLab) -> None:
     """P33."""
     lab.publish(VIEW)
     lab.server.take()
@@ -151,7 +151,7 @@ def test_while_nothing_changes_nothing_is_asked(lab: Lab) -> None:
     assert lab.server.take() == []
 
 
-def test_a_change_is_one_request(lab: Lab) -> None:
+def test_a_change_is_one_request(lab: PublishLab) -> None:
     lab.publish(VIEW)
     lab.server.take()
     lab.publish(OTHER, after_s=100.0)
@@ -159,7 +159,7 @@ def test_a_change_is_one_request(lab: Lab) -> None:
     assert lab.status["gpus"][0]["reason"] == "it hangs"
 
 
-def test_changes_in_a_row_are_told_ten_seconds_apart_and_only_the_last_of_them(lab: Lab) -> None:
+def test_changes_in_a_row_are_told_ten_seconds_apart_and_only_the_last_of_them(lab: PublishLab) -> None:
     """P33: a pod that crashes in a loop changes its node all the time."""
     lab.publish(VIEW)
     lab.server.take()
@@ -171,7 +171,7 @@ def test_changes_in_a_row_are_told_ten_seconds_apart_and_only_the_last_of_them(l
     assert lab.status["gpus"][0]["reason"] == "it is gone"
 
 
-def test_a_change_that_is_taken_back_before_it_was_told_is_told_all_the_same_and_harmless(lab: Lab) -> None:
+def test_a_change_that_is_taken_back_before_it_was_told_is_told_all_the_same_and_harmless(lab: PublishLab) -> None:
     """The times in it are another: what is told is what is so, not what was told before."""
     lab.publish(VIEW)
     lab.publish(OTHER, after_s=1.0)
@@ -180,7 +180,7 @@ def test_a_change_that_is_taken_back_before_it_was_told_is_told_all_the_same_and
     assert lab.status["gpus"][0]["reason"] is None
 
 
-def test_what_a_whole_fleet_says_at_once_is_spread(lab: Lab) -> None:
+def test_what_a_whole_fleet_says_at_once_is_spread(lab: PublishLab) -> None:
     """P33: a policy changes on 5,000 nodes in one moment."""
     lab.publish(VIEW)
     lab.server.take()
@@ -191,7 +191,7 @@ def test_what_a_whole_fleet_says_at_once_is_spread(lab: Lab) -> None:
     assert lab.server.take() == ["put status"]
 
 
-def test_news_of_this_node_alone_does_not_wait_for_the_fleets(lab: Lab) -> None:
+def test_news_of_this_node_alone_does_not_wait_for_the_fleets(lab: PublishLab) -> None:
     lab.publish(VIEW)
     refused = replace(VIEW, policy=PolicyInForce(refused="rules[0]: no"))
     lab.publish(refused, after_s=100.0)
@@ -200,7 +200,7 @@ def test_news_of_this_node_alone_does_not_wait_for_the_fleets(lab: Lab) -> None:
     assert lab.server.take() == ["put status"]
 
 
-def test_an_object_that_somebody_deleted_is_made_again_at_the_next_change(lab: Lab) -> None:
+def test_an_object_that_somebody_deleted_is_made_again_at_the_next_change(lab: PublishLab) -> None:
     lab.publish(VIEW)
     del lab.server.objects[NAME]
     lab.server.take()
@@ -208,7 +208,7 @@ def test_an_object_that_somebody_deleted_is_made_again_at_the_next_change(lab: L
     assert lab.server.take() == ["put status", *FIRST]
 
 
-def test_an_object_that_somebody_deleted_is_made_again_without_any_change(lab: Lab) -> None:
+def test_an_object_that_somebody_deleted_is_made_again_without_any_change(lab: PublishLab) -> None:
     lab.publish(VIEW)
     del lab.server.objects[NAME]
     lab.server.take()
@@ -218,7 +218,7 @@ def test_an_object_that_somebody_deleted_is_made_again_without_any_change(lab: L
     assert lab.status["agent"] == "1.2.3"
 
 
-def test_an_object_as_we_left_it_is_only_looked_at(lab: Lab) -> None:
+def test_an_object_as_we_left_it_is_only_looked_at(lab: PublishLab) -> None:
     lab.publish(VIEW)
     lab.server.take()
     for number in range(1, 6):
@@ -226,7 +226,7 @@ def test_an_object_as_we_left_it_is_only_looked_at(lab: Lab) -> None:
     assert lab.server.take() == ["get"] * 5
 
 
-def test_an_object_that_somebody_changed_is_put_right(lab: Lab) -> None:
+def test_an_object_that_somebody_changed_is_put_right(lab: PublishLab) -> None:
     lab.publish(VIEW)
     told = lab.status
     lab.server.put_gpu_node_status(NAME, {"agent": "nonsense"})
@@ -237,19 +237,19 @@ def test_an_object_that_somebody_changed_is_put_right(lab: Lab) -> None:
     assert lab.server.take() == ["get"]
 
 
-def test_nothing_is_looked_at_before_it_was_published(lab: Lab) -> None:
+def test_nothing_is_looked_at_before_it_was_published(lab: PublishLab) -> None:
     assert lab.publishing.check(VIEW, NOW_S) == NOW_S + CHECK_S[1]
     assert lab.server.take() == []
 
 
-def test_a_change_is_no_reason_to_look(lab: Lab) -> None:
+def test_a_change_is_no_reason_to_look(lab: PublishLab) -> None:
     lab.publish(VIEW)
     lab.server.take()
     assert lab.publishing.check(OTHER, NOW_S + 1.0) == NOW_S + CHECK_S[1]
     assert lab.server.take() == []
 
 
-def test_a_node_made_anew_under_the_same_name_gets_its_object_again(lab: Lab) -> None:
+def test_a_node_made_anew_under_the_same_name_gets_its_object_again(lab: PublishLab) -> None:
     """The old one went with the old Node, 0.09 s after it (api-server-facts §3)."""
     lab.publish(VIEW)
     del lab.server.objects[NAME]
@@ -261,7 +261,7 @@ def test_a_node_made_anew_under_the_same_name_gets_its_object_again(lab: Lab) ->
     assert lab.server.objects[NAME]["owner"] == "another-uid"
 
 
-def test_without_a_connection_nothing_is_done(lab: Lab) -> None:
+def test_without_a_connection_nothing_is_done(lab: PublishLab) -> None:
     lab.link.client = None
     assert lab.publish(VIEW) is None
     assert lab.publishing.check(VIEW, NOW_S) == NOW_S + CHECK_S[1]
@@ -271,7 +271,7 @@ def test_without_a_connection_nothing_is_done(lab: Lab) -> None:
 # ---- what is in the way
 
 
-def test_a_cluster_without_the_crd_is_told_what_is_missing_and_what_still_works(lab: Lab) -> None:
+def test_a_cluster_without_the_crd_is_told_what_is_missing_and_what_still_works(lab: PublishLab) -> None:
     lab.server.refusals["put"] = refusal(404)
     with pytest.raises(ApiError, match="gpunodes.sharer.dev.yaml") as raised:
         lab.publish(VIEW)
@@ -283,7 +283,7 @@ def test_a_cluster_without_the_crd_is_told_what_is_missing_and_what_still_works(
     assert lab.server.take() == FIRST
 
 
-def test_what_failed_is_still_to_be_told(lab: Lab) -> None:
+def test_what_failed_is_still_to_be_told(lab: PublishLab) -> None:
     """P33: throttled, and not given up."""
     lab.publish(VIEW)
     lab.server.refusals["put status"] = refusal(429, "too many requests", retry_after_s=7.0)
@@ -296,7 +296,7 @@ def test_what_failed_is_still_to_be_told(lab: Lab) -> None:
     assert lab.server.take() == ["put status"]
 
 
-def test_without_the_right_to_look_the_object_is_published_all_the_same(lab: Lab) -> None:
+def test_without_the_right_to_look_the_object_is_published_all_the_same(lab: PublishLab) -> None:
     """P36: each step waits for its own right only."""
     lab.server.refusals["get"] = refusal(403, "no right to get gpunodes")
     announcing = Announcing(lab.link, now_s=lambda: lab.now_s, uniform=lambda least, most: most)
@@ -317,7 +317,7 @@ def test_without_the_right_to_look_the_object_is_published_all_the_same(lab: Lab
 # ---- the Lease
 
 
-def test_a_lease_is_renewed_at_its_time_and_not_at_changes(lab: Lab) -> None:
+def test_a_lease_is_renewed_at_its_time_and_not_at_changes(lab: PublishLab) -> None:
     """P33: 5,000 agents renew 50 to 62 times a second in all; a kubelet's own node lease takes ten times that."""
     living = Living(lab.link, NAME, "gpu", uniform=lambda least, most: most, now=lambda: NOW)
     assert living.renew(VIEW, NOW_S) == NOW_S + RENEW_S[1]
@@ -342,7 +342,7 @@ def test_a_lease_is_renewed_at_its_time_and_not_at_changes(lab: Lab) -> None:
     assert RENEW_S[1] * 2 < LEASE_S  # two renewals may fail
 
 
-def test_a_lease_is_the_nodes_even_where_nobody_told_who_that_is(lab: Lab) -> None:
+def test_a_lease_is_the_nodes_even_where_nobody_told_who_that_is(lab: PublishLab) -> None:
     lab.link.node = None
     Living(lab.link, NAME, "gpu", now=lambda: NOW).renew(VIEW, NOW_S)
     assert lab.server.leases[0]["owner_uid"] == "node-uid"
@@ -350,7 +350,7 @@ def test_a_lease_is_the_nodes_even_where_nobody_told_who_that_is(lab: Lab) -> No
 
 def test_an_idle_fleet_writes_no_gpu_node() -> None:
     """P33: 5,000 nodes for an hour, computed: what one asks of the server, times 5,000."""
-    lab = Lab()
+    lab = PublishLab()
     living = Living(lab.link, NAME, "gpu", now=lambda: NOW)
     lab.publish(VIEW)
     lab.server.take()

@@ -6,7 +6,8 @@ from sharer.core.known import About
 from sharer.flows.state import NodeState
 from sharer.flows.tell.report import report, stamper
 from tests.core.builders import gpu, gpu_uuid, node, policy, time_slicing
-from tests.core.nodes import held, key, known
+from tests.core.evidence import held, key
+from tests.core.nodes import known
 
 
 def test_times_are_told_in_utc_and_stay_the_same_whenever_they_are_told_again() -> None:
