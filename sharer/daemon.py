@@ -52,7 +52,9 @@ CYCLE_S = 3.0  # a changed policy, a driver that came late, a GPU that does not 
 REFRESH_S = 10.0  # between two full looks at a driver that answers
 API_AFTER_S = 10.0  # at the latest: the official client is imported after the kubelet has registered us (DESIGN §10)
 REGISTERING_S = 0.05  # a registration takes some 20 ms, and longer if `List` and all else is asked at the same time
+BLIND_S = 10.0  # after the start without a word about who holds what: then the node is taken for an empty one
 ENFORCER_END_S = 2.0  # for the enforcing thread to let go of the driver before that is closed
+BLIND = f"nothing is offered before the kubelet's checkpoint or list could be read once, or {BLIND_S:g} s are over"
 
 P = ParamSpec("P")
 
@@ -127,6 +129,7 @@ class Rounds:
         self._displaced = Displaced()
         self._links = LinkReader(outside.topology, inbox.ring)
         self._pre_start = PreStart(state, outside.enforcers, outside.containers, outside.new_checkpoint())
+        self._began_s = time.monotonic()
         self._looked_s = self._refreshed_s = -REFRESH_S  # when the last look at what exists, and the last full one, was
 
     def go(self, news: list[News]) -> None:
@@ -181,11 +184,24 @@ class Rounds:
         """Who holds what, and what the kubelet is shown therefore."""
         said, state, outside = self._said, self._state, self._outside
         said.attempt("observe", observe, state, outside.sources, now_s, news)
-        # At its own time: how long a list has been shown is counted from here, and those who were asked may have hung.
-        said.attempt("offer", offer, state, outside.kubelet, outside.specs, self._answers_for, time.monotonic())
+        if self._is_blind(now_s):
+            said.attempt("offer", lambda: BLIND)
+        else:
+            # At its own time: how long a list was shown is counted from here, and those who were asked may have hung.
+            said.attempt("offer", offer, state, outside.kubelet, outside.specs, self._answers_for, time.monotonic())
         said.attempt("displaced", self._displaced, state, outside.kubelet)
         said.attempt("findings", look_for_findings, state, now_s)
         follow_holders(state, outside.sources, self._inbox)
+
+    def _is_blind(self, now_s: float) -> bool:
+        """Whether the kubelet has a record that cannot be read, so that any slice may be somebody's.
+
+        No news is not "no pods" (DESIGN §3). Without a file there is no record, unless `List` knows of one.
+        """
+        view = self._state.view
+        evidence, file = view.ledger.evidence, view.sources.get("checkpoint")
+        is_unread = evidence.checkpoint is None and evidence.listed is None
+        return is_unread and file is not None and file.problem is not None and now_s - self._began_s < BLIND_S
 
     def _answers_for(self, resource: str) -> Answers:
         return Answers(self._state, resource, ENFORCERS, self._inbox.put, self._pre_start)

@@ -13,7 +13,7 @@ from sharer.simulation.cgroups import end_process, write_process
 from sharer.simulation.hardware import SimulatedProcess
 from sharer.simulation.kubelet import ContainerSpec, Fail, Repeat
 from sharer.simulation.kubelet.podresources import PodResourcesFault
-from tests.e2e.gpus import GPU, A
+from tests.e2e.gpus import GPU, A, policy, shared
 from tests.e2e.node import Node
 from tests.e2e.process import Agent
 from tests.e2e.test_report import wait_report
@@ -103,6 +103,19 @@ def test_holders_are_known_again_after_the_agent_was_killed(node: Node, agent: A
     again.wait_log(f"default/train (main) holds {', '.join(pod.ids(GPU))}")
     node.kubelet.end_pod("train")
     again.wait_log("free again")
+
+
+def test_an_agent_that_can_read_no_record_at_its_start_offers_nothing_until_it_can(node: Node, agent: Agent) -> None:
+    """DESIGN §3, found by `tests/faults`: the policy has another name now, and what is held keeps the old one."""
+    [held] = node.kubelet.start_pod("train", {GPU: 1}).ids(GPU)
+    agent.wait_log("default/train (main) holds")
+    agent.kill()
+    node.kubelet.checkpoint.write_text("{")
+    node.kubelet.on_next_podresources_call(Fail(grpc.StatusCode.UNAVAILABLE, "not now"))
+    node.write_policy(policy(shared(4, "resource: example.com/gpu")))
+    node.start_agent().wait_log("nothing is offered before the kubelet's checkpoint or list could be read once")
+    node.wait_listed(7, "example.com/gpu")
+    assert all(held not in message.ids for message in node.lists("example.com/gpu"))
 
 
 def test_who_holds_what_is_what_the_kubelet_has_on_record_whatever_the_order(node: Node, agent: Agent) -> None:
