@@ -200,6 +200,12 @@ def test_tolerations_that_are_added_do_not_take_the_usual_one_away() -> None:
             assert any(tolerates(one, taint) for one in tolerations)
 
 
+def test_a_null_is_no_further_toleration() -> None:
+    """Helm's own way to take a default back; a chart that falls over it shows a line of its templates."""
+    for workload in of_kind("DaemonSet", objects({"tolerations": None}, of="full")):
+        assert pod_spec(workload)["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+
+
 def tolerates(toleration: Mapping[str, str], taint: Mapping[str, str]) -> bool:
     """As the scheduler decides it."""
     if toleration.get("effect") not in (None, "", taint["effect"]) or toleration.get("key") not in (None, taint["key"]):

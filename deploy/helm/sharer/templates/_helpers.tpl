@@ -79,7 +79,7 @@ securityContext:
   seLinuxOptions: {{- toYaml . | nindent 4 }}
   {{- end }}
 nodeSelector: {kubernetes.io/os: linux}
-tolerations: {{- prepend .Values.tolerations (dict "key" "nvidia.com/gpu" "operator" "Exists") | toYaml | nindent 2 }}
+tolerations: {{- prepend (default list .Values.tolerations) (dict "key" "nvidia.com/gpu" "operator" "Exists") | toYaml | nindent 2 }}
 {{- end }}
 
 {{/* Which nodes get a pod of ours, as YAML: none that is labelled sharer.dev/gpu=false, and those that are chosen.
