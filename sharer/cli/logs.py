@@ -6,7 +6,6 @@ an answer to the kubelet, and with it every pod of the node, would wait for that
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sys
@@ -19,8 +18,9 @@ END_S = 1.0  # at the end, for what still waits
 
 
 def set_up_logging(log_format: str) -> None:
-    """Log from INFO on, as "text" or as "json"."""
-    handler = PatientHandler(sys.stderr.fileno())
+    """Log from INFO on, as "text" or as "json". Whoever has closed standard error gets no log."""
+    stream = sys.__stderr__
+    handler = logging.NullHandler() if stream is None else PatientHandler(stream.fileno())
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
@@ -70,9 +70,12 @@ class PatientHandler(logging.Handler):
                 line, self._is_writing = self._waiting.popleft(), True
             if lost:
                 line = self._line(f"{lost} events are missing here: nobody read the log") + line
-            with contextlib.suppress(OSError):  # nobody reads it any more
+            try:
                 while line:
                     line = line[os.write(self._descriptor, line) :]
+            except OSError:  # a full disk, or nobody reads it any more: told with the next line that can be written
+                with self._changed:
+                    self._lost += lost + 1
 
     def _line(self, said: str) -> bytes:
         record = logging.LogRecord(__name__, logging.WARNING, "", 0, said, None, None)

@@ -4,6 +4,7 @@ import fcntl
 import json
 import logging
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -86,6 +87,30 @@ def test_nobody_waits_for_a_log_that_is_not_read_and_what_is_missing_is_counted(
     [missing] = [int(line.split()[2]) for line in said if "events are missing here" in line]
     assert missing in (10, 11)  # the first event may have been taken up before the others came
     assert sum(" event " in line for line in said) == MOST_LINES + 11 - missing
+
+
+def test_what_could_not_be_written_is_counted_as_well() -> None:
+    """Neighbour of P12: a log in a file on a full disk, or in a pipe that does not wait, fails at once."""
+    with full_pipe() as (reading, writing):
+        os.set_blocking(writing, False)
+        handler = PatientHandler(writing)
+        handler.setFormatter(TextLines())
+        for number in range(3):
+            handler.handle(record(f"event {number}"))
+        handler.flush()
+        os.read(reading, 4096)
+        handler.handle(record("there is room again"))
+        handler.flush()
+        missing, last = os.read(reading, 4096).decode().splitlines()
+    assert "WARNING 3 events are missing here" in missing
+    assert last.endswith("there is room again")
+
+
+def test_a_process_without_standard_error_logs_nothing_and_goes_on() -> None:
+    """What it opens next would have that number, and is no place for a log."""
+    program = "import logging, sharer.cli.logs as logs; logs.set_up_logging('text'); logging.info('said'); print('on')"
+    closed = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", program]
+    assert subprocess.run(closed, capture_output=True, text=True, check=True, timeout=60).stdout == "on\n"
 
 
 def test_what_was_logged_is_written_before_the_end_and_a_reader_that_is_gone_is_no_failure() -> None:
