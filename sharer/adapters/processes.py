@@ -33,18 +33,18 @@ class ProcFs:
         self._root = str(root)
 
     def sees_the_host(self) -> bool:
-        """Whether PIDs here are the host's: the kernel's starter of threads is process 2, and only there."""
+        """Whether PIDs here are the host's: the kernel's starter of threads is process 2, and only there.
+
+        Raises NodeError.
+        """
         return self._read("2", "comm") == b"kthreadd\n"
 
     def identify(self, pid: int) -> ProcessIdentity | None:
         """The pods and the program of a process; None: there is no such process. Raises NodeError."""
-        try:
-            cgroup = self._read(str(pid), "cgroup")
-            if cgroup is None:
-                return None
-            return ProcessIdentity(pods=_pods(cgroup.decode(errors="replace")), command=self._command(str(pid)))
-        except OSError as error:
-            raise NodeError(f"process {pid} cannot be looked at: {os.strerror(error.errno or 0)}") from error
+        cgroup = self._read(str(pid), "cgroup")
+        if cgroup is None:
+            return None
+        return ProcessIdentity(pods=_pods(cgroup.decode(errors="replace")), command=self._command(str(pid)))
 
     def _command(self, pid: str) -> str | None:
         """The file name of its program as it was called; for a zombie what the kernel remembers of it."""
@@ -53,14 +53,14 @@ class ProcFs:
         return "".join(letter if letter.isprintable() else "?" for letter in text[:MAX_COMMAND]) or None
 
     def _read(self, pid: str, name: str) -> bytes | None:
-        """A file's content; None: there is no such process. Raises OSError."""
+        """A file's content; None: there is no such process. Raises NodeError."""
         try:
             with open(f"{self._root}/{pid}/{name}", "rb", buffering=0) as file:
                 return file.read(MAX_BYTES)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ESRCH):
                 return None
-            raise
+            raise NodeError(f"process {pid} cannot be looked at: {os.strerror(error.errno or 0)}") from error
 
 
 def _pods(cgroup: str) -> tuple[tuple[str, str | None], ...]:

@@ -112,6 +112,13 @@ def test_a_process_that_has_ended_is_nobodys(tmp_path: Path) -> None:
     assert ProcFs(tmp_path).identify(7) is None
 
 
+def test_a_table_that_cannot_be_read_is_an_error_and_not_another_namespace(tmp_path: Path) -> None:
+    """Nobody is called foreign or unknown for it: no news is not "no pods"."""
+    (tmp_path / "2/comm").mkdir(parents=True)
+    with pytest.raises(NodeError, match="process 2 cannot be looked at: Is a directory"):
+        ProcFs(tmp_path).sees_the_host()
+
+
 def test_a_process_that_cannot_be_read_is_an_error_and_not_the_hosts(tmp_path: Path) -> None:
     (tmp_path / "7/cgroup").mkdir(parents=True)
     with pytest.raises(NodeError, match="process 7 cannot be looked at: Is a directory"):

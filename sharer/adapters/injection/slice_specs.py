@@ -80,7 +80,11 @@ class SliceSpecFiles:
         return existing[-1] / f"{OWN_PREFIX}{uuid}.json" if existing else None
 
     def _files(self) -> list[Path]:
-        return [path for directory in self._directories() for path in sorted(directory.glob(f"{OWN_PREFIX}*.json"))]
+        pattern = f"{OWN_PREFIX}*.json"
+        try:
+            return [path for directory in self._directories() for path in sorted(directory.glob(pattern))]
+        except OSError as error:
+            raise NodeError(f"the CDI directories cannot be cleared: {error.strerror}") from error
 
     def _replace(self, uuid: str, path: Path, slices: Mapping[str, Variables]) -> None:
         from sharer.adapters.injection.spec_format import write_spec  # as late as in spec_dirs

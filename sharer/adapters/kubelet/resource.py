@@ -185,7 +185,7 @@ class ServedResource:
         finally:
             self._accepted = None
             server.end(self._timings.grace_s)
-        if end is End.STREAM_ENDED and not sockets.listens(self._kubelet_socket):
+        if end is End.STREAM_ENDED and sockets.listening(self._kubelet_socket) is None:
             end, reason = End.KUBELET_GONE, End.KUBELET_GONE.value
         if end is End.STOPPED:
             log.info("withdrew %s from the kubelet", self._name)

@@ -52,9 +52,11 @@ def listens(path: Path) -> bool:
 
 
 def listening(path: Path) -> FileIdentity | None:
-    """The identity of a socket file on which a process accepts connections; None: there is no such file now."""
+    """The identity of a socket file on which a process accepts connections; None: none is seen now."""
     before = identify(path)
-    return before if before is not None and listens(path) and identify(path) == before else None
+    with contextlib.suppress(OSError):  # this process has no descriptor left just now: whoever asks looks again
+        return before if before is not None and listens(path) and identify(path) == before else None
+    return None
 
 
 def check_directory(directory: Path) -> None:

@@ -28,7 +28,7 @@ class CheckpointSource(Protocol):
         ...
 
     def follow(self, changed: Callable[[], None]) -> None:
-        """Call `changed`, on another thread, soon after the file was written; at the latest about a second later."""
+        """Call `changed`, on another thread, soon after the file was written; at the latest a few seconds later."""
         ...
 
 
@@ -42,7 +42,7 @@ class CgroupSource(Protocol):
     def follow(self, uids: Collection[str], changed: Callable[[], None]) -> None:
         """Call `changed`, on another thread, soon after a container of one of these pods starts or ends.
 
-        It is also called every second or so, without news. Called again: follow these pods instead.
+        It is also called every few seconds, without news. Called again: follow these pods instead.
         """
         ...
 
@@ -86,7 +86,7 @@ class ProcessTable(Protocol):
     """Looks processes up by the host's PIDs."""
 
     def sees_the_host(self) -> bool:
-        """Whether PIDs here are the host's. If not, no process can be attributed."""
+        """Whether PIDs here are the host's. If not, no process can be attributed. Raises NodeError."""
         ...
 
     def identify(self, pid: int) -> ProcessIdentity | None:

@@ -23,6 +23,7 @@ from sharer.core.ports.injection import SliceSpecs
 from sharer.enforcers import ENFORCERS
 from tests.adapters.injection.hosts import A, B, Host, two_gpus
 from tests.fakes.full_disk import full_disk
+from tests.fakes.no_descriptor_left import no_descriptor_left
 
 
 @pytest.fixture
@@ -293,6 +294,14 @@ def test_a_file_that_resists_being_cleared_is_an_error_of_the_node(host: Host) -
     write(specs, slices(A, 2))
     unwritable(host)
     with pytest.raises(NodeError, match="cannot be cleared"):
+        specs.keep_only(slices(A, 1))
+
+
+def test_directories_that_cannot_be_looked_into_are_an_error_of_the_node(host: Host) -> None:
+    """Any other error would end the agent."""
+    specs = reader(host)
+    write(specs, slices(A, 2))
+    with no_descriptor_left(), pytest.raises(NodeError, match="cannot be cleared: Too many open files"):
         specs.keep_only(slices(A, 1))
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sharer.adapters.kubelet import GrpcKubeletLink, sockets
 from sharer.adapters.watch import DirectoryWatch
 from sharer.core.errors import InputError
+from tests.fakes.no_descriptor_left import no_descriptor_left
 
 
 @pytest.fixture
@@ -109,4 +110,13 @@ def test_a_socket_file_without_a_listener_is_not_a_kubelet(directory: Path) -> N
     assert sockets.listening(path) is None
     path.unlink()
     with listener(path):
+        assert sockets.listening(path) == sockets.identify(path)
+
+
+def test_a_kubelet_that_cannot_be_looked_for_is_not_seen_and_ends_nothing(directory: Path) -> None:
+    """Neighbour of P09: the thread that looks would end, and its resource would never be registered again."""
+    path = directory / "kubelet.sock"
+    with listener(path):
+        with no_descriptor_left():
+            assert sockets.listening(path) is None
         assert sockets.listening(path) == sockets.identify(path)
