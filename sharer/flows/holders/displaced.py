@@ -3,13 +3,17 @@
 A kubelet takes whoever registers last, and goes on reading our list: nothing ends by which we could tell. When the
 other one leaves, the name has no plugin any more, and every Allocate fails (kubelet-contract §2.4, bug case P11). The
 checkpoint names the healthy IDs of whoever has listed last; so a name that had ours and has only others' is lost.
+Others' are ours as well as long as we list them: what a pod still holds of the plugin before us (DESIGN §2).
 
 A file that the kubelet cannot write any more would say so for ever: it counts only after it had ours.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sharer.core.device_id import recognise
+from sharer.core.offers import Offer
 from sharer.core.ports.kubelet import KubeletLink
 from sharer.flows.state import NodeState
 
@@ -31,6 +35,11 @@ class Displaced:
             ids = checkpoint.registered.get(name, ())
             if not offer.slices.keys().isdisjoint(ids):
                 self._ours.add(name)
-            elif ids and name in self._ours and not any(map(recognise, ids)):
+            elif name in self._ours and _are_others(ids, offer):
                 self._ours.remove(name)
                 kubelet.renew(name)
+
+
+def _are_others(ids: Collection[str], offer: Offer) -> bool:
+    """Whether these are IDs, none in our form, that cannot all come from our own list."""
+    return not any(map(recognise, ids)) and not {one.id for one in offer.devices}.issuperset(ids)

@@ -9,7 +9,9 @@ import pytest
 from sharer.core.holders.evidence import Evidence
 from sharer.core.holders.ledger import Ledger
 from sharer.flows.holders.displaced import Displaced
-from tests.core.evidence import SHARED, checkpoint, listed
+from tests.core.builders import gpu
+from tests.core.builders import node as inventory
+from tests.core.evidence import SHARED, checkpoint, held, listed
 from tests.flows.offer_lab import Kubelet, OfferLab
 
 OURS = ("GPU-aaaaaaaa-0000-0000-0000-000000000000::ts-1-20480",)
@@ -69,6 +71,20 @@ def test_nothing_else_is_taken_for_it(before: tuple[str, ...], now: tuple[str, .
     node = Node()
     node.reads(before)
     assert node.reads(now) == []
+
+
+def test_what_a_pod_still_holds_of_the_plugin_before_us_is_in_our_own_list() -> None:
+    """Neighbour of P11: while our slices beside it cannot be given out, the kubelet has no healthy ID but that one."""
+    node = Node()
+    state = node.lab.state
+    evidence = Evidence(listed=listed(serial=2), checkpoint=checkpoint(serial=2))
+    ledger = Ledger(entries=held((SHARED, THEIRS[0])), evidence=evidence)
+    state.change(inventory=inventory(gpu(0), gpu(1)), ledger=ledger)
+    node.lab.step()
+    assert THEIRS[0] in {one.id for one in state.view.offers[SHARED].devices}
+    node.reads((*THEIRS, next(iter(state.view.offers[SHARED].slices))))
+    assert node.reads(THEIRS) == []
+    assert node.reads((*THEIRS, f"{gpu(0).uuid}::1")) == [SHARED], "that plugin is back, and offers more than this one"
 
 
 def test_a_checkpoint_that_is_gone_or_damaged_says_nothing() -> None:
