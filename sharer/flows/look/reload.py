@@ -8,9 +8,11 @@ from dataclasses import replace
 from sharer.core.change.choice import KnownLabels, NodeLabels, UnknownLabels, choose_policy
 from sharer.core.change.rollout import PolicyInForce, is_new, refuse, stage, take_turn, wanted_as_it_is, why_staged
 from sharer.core.errors import NodeError, PolicyError
+from sharer.core.inventory import Inventory
 from sharer.core.policy.model import Policy
 from sharer.core.ports.policy import PolicyMemory, PolicySource, PolicyText
 from sharer.core.slices.plan import make_plan
+from sharer.core.unchanged import while_unchanged
 from sharer.flows.state import NodeState
 
 LABELS_WAIT_S = 30.0  # a node without any policy waits so long for its labels, then takes the declared default
@@ -60,10 +62,22 @@ def reload(
             raise
         standing = stage(standing, policy, text, node_name, now_s)
     standing = take_turn(wanted_as_it_is(standing, text), labels, now_s)
-    if standing.digest == text.digest:
+    if standing.digest == text.digest and standing.policy is not None and _is_good(view.inventory, standing.policy):
         memory.keep(text)  # also one that is in force for long: the disk may have been full until now
     state.change(policy=standing)
     return _sentence(_news(view.policy, standing), why_staged(standing))
+
+
+@while_unchanged
+def _is_good(inventory: Inventory | None, policy: Policy) -> bool:
+    """Whether this node can offer what a policy asks for; not before its GPUs are known."""
+    if inventory is None:
+        return False
+    try:
+        make_plan(inventory, policy)
+    except PolicyError:
+        return False
+    return True
 
 
 def _labels(labels: NodeLabels, standing: PolicyInForce, now_s: float) -> NodeLabels:

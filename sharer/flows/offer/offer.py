@@ -20,6 +20,8 @@ from sharer.flows.state import Basis, NodeState, NodeView
 AnswersFor = Callable[[str], ResourceAnswers]
 """Makes the answers of a resource, given its name."""
 
+_STAYS = "what was offered before stays as it is"
+
 
 def offer(
     state: NodeState, kubelet: KubeletLink, specs: SliceSpecs, answers_for: AnswersFor, now_s: float
@@ -85,8 +87,8 @@ def _plan(view: NodeView) -> Plan:
     try:
         return make_plan(view.inventory, policy, adopt=adopt, enforcers=view.enforcers, namespaced=namespaced)
     except PolicyError as error:
-        warning = f"what was offered before stays as it is: {error}"
-        return replace(view.plan, warnings=tuple(dict.fromkeys((*view.plan.warnings, warning))))
+        others = (warning for warning in view.plan.warnings if not warning.startswith(_STAYS))
+        return replace(view.plan, warnings=(*others, f"{_STAYS}: {error}"))
 
 
 def _adoptable(view: NodeView) -> list[DeviceId]:

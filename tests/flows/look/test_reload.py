@@ -105,6 +105,23 @@ def test_the_first_policy_and_every_good_edit_take_effect_at_the_next_look() -> 
     assert [one.text.decode() for one in operator.kept] == [slices(4), slices(8)]
 
 
+def test_a_policy_is_kept_once_it_is_known_to_fit_the_gpus_and_not_before() -> None:
+    """Neighbour of P04: the driver comes late. A restart must find the one before, whose lists the kubelet received."""
+    many = slices(40_000).replace("slices: 40000", "slices: 40000, memory: {limit: none}")
+    operator = Operator(default=many)
+    operator.keep(as_text(slices(4), "cm key default"))
+    agent = Agent(operator)
+    agent.state.change(inventory=None)
+    agent.look()
+    assert agent.in_force == 40_000
+    agent.state.change(inventory=node(gpu(0), gpu(1)))
+    agent.look()
+    assert [one.text.decode() for one in operator.kept] == [slices(4)]
+    operator.keys["default"] = slices(8)
+    agent.look()
+    assert [one.text.decode() for one in operator.kept] == [slices(4), slices(8)]
+
+
 def test_a_policy_that_could_not_be_kept_when_it_came_into_force_is_kept_later() -> None:
     """P32's kind; found by `tests/faults`: a restart beside a wrong policy would go back to an older one."""
     operator = Operator(default=slices(4))

@@ -166,6 +166,10 @@ def test_gpus_that_make_a_list_too_long_leave_what_was_offered_and_its_faults_ar
     lab.step()
     assert lab.kubelet.lists[-1] == (SHARED, [])
     assert any("would have 90000 slices" in one for one in lab.state.view.plan.warnings)
+    lab.state.change(inventory=node(lost, *(gpu(number) for number in range(1, 16))))
+    lab.step()
+    [warning] = [one for one in lab.state.view.plan.warnings if "stays as it is" in one]
+    assert "would have 96000 slices" in warning, "and not what was so before"
 
 
 def test_a_policy_that_turns_out_too_long_when_the_driver_comes_still_lists_what_is_held() -> None:
