@@ -218,6 +218,11 @@ class Node:
 
     # -- the end
 
+    def _may_be_gone(self, now_s: float) -> bool:
+        """Whether an agent has just been told to end: a busy kubelet may read the call when its socket is gone."""
+        told = [one.told_to_end_s for one in self.agents if one.told_to_end_s is not None]
+        return any(0 <= now_s - one_s < 2.0 for one_s in told)
+
     def check(self) -> None:
         """What must be true of every agent, whatever a test did to it."""
         for agent in self.agents:
@@ -226,7 +231,7 @@ class Node:
             if not _OUR_SOCKET.fullmatch(call.endpoint):
                 continue  # a rival's
             assert call.version == "v1beta1"
-            assert call.socket is SocketState.SERVING, "registered before serving"
+            assert call.socket is SocketState.SERVING or self._may_be_gone(call.at_s), "registered before serving"
             assert call.deadline_s is not None
             assert call.deadline_s > 15
             assert call.live_streams <= self.rivals, "two streams of one resource (contract row 14)"

@@ -29,6 +29,7 @@ class Agent:
 
         `command`: of sharer's, one that runs until it is told to stop.
         """
+        self.told_to_end_s: float | None = None  # when; None: never
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("SHARER_")}
         self._process = subprocess.Popen(
             [*below, sys.executable, "-m", "sharer", command, *arguments],
@@ -78,13 +79,14 @@ class Agent:
 
     def terminate(self) -> float:
         """SIGTERM, and wait for the end. Returns how long that took in seconds; its status must be 0."""
-        began_s = time.monotonic()
+        self.told_to_end_s = began_s = time.monotonic()
         self._process.send_signal(signal.SIGTERM)
         assert self.wait_end() == 0, self.log
         return time.monotonic() - began_s
 
     def kill(self) -> None:
         """SIGKILL."""
+        self.told_to_end_s = time.monotonic()
         self._process.kill()
         self.wait_end()
 

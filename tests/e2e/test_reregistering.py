@@ -78,8 +78,8 @@ def test_a_stream_that_the_kubelet_ends_is_followed_by_a_pause_and_a_registratio
 
 @pytest.mark.parametrize("agent_too", [False, True])
 def test_running_and_crashed_pods_survive_a_restart_of_the_kubelet(make_node: MakeNode, agent_too: bool) -> None:
-    """Contract §22: who is registered again a second after the kubelet's start loses no pod, whoever restarts."""
-    settings = KubeletSettings(podresources_lead_s=0, sources_ready_after_s=1)
+    """Contract §22: who is registered again before the kubelet knows its pods loses none, whoever restarts."""
+    settings = KubeletSettings(podresources_lead_s=0, sources_ready_after_s=3)
     node = make_node(A, B, settings=settings)
     node.kubelet.start()
     agent = node.start_agent()
