@@ -23,13 +23,16 @@ def events(api: Api, reason: str) -> list[Object]:
     return [event for event in api.server.objects(EVENT) if event["reason"] == reason]
 
 
+def pid_of(node: Node, pod: PodStatus) -> int:
+    """The process of a pod's container. Its cgroup is there, and empty, a moment before it."""
+    procs = node.cgroup_of(pod.uid, "main") / "cgroup.procs"
+    node.wait(lambda: procs.exists() and procs.read_text() != "", "the container's process")
+    return int(procs.read_text())
+
+
 def use(node: Node, gib: int, *pods: PodStatus) -> None:
     """Let each pod's container use so much of the GPU that they all hold a slice of."""
-    processes = []
-    for pod in pods:
-        procs = node.cgroup_of(pod.uid, "main") / "cgroup.procs"
-        node.wait(procs.exists, "the container's process")
-        processes.append(SimulatedProcess(pid=int(procs.read_text()), used_bytes=gib * GIB))
+    processes = [SimulatedProcess(pid=pid_of(node, pod), used_bytes=gib * GIB) for pod in pods]
     (uuid,) = {one.partition("::")[0] for pod in pods for one in pod.ids(GPU)}
     node.gpus.put(replace(node.gpus.gpu(uuid), processes=tuple(processes)))
 
