@@ -55,29 +55,32 @@ def reload(
     if is_new(standing, text):
         try:
             policy = read(text)
-            if view.inventory is not None:
-                make_plan(view.inventory, policy)  # a list that the kubelet could not receive refuses the policy
+            if view.inventory is not None and (too_much := _too_much(view.inventory, policy)) is not None:
+                raise too_much
         except PolicyError as error:
             state.change(policy=refuse(standing, str(error), text.digest))
             raise
         standing = stage(standing, policy, text, node_name, now_s)
     standing = take_turn(wanted_as_it_is(standing, text), labels, now_s)
-    if standing.digest == text.digest and standing.policy is not None and _is_good(view.inventory, standing.policy):
+    if (
+        standing.digest == text.digest
+        and standing.policy is not None
+        and view.inventory is not None
+        and _too_much(view.inventory, standing.policy) is None
+    ):
         memory.keep(text)  # also one that is in force for long: the disk may have been full until now
     state.change(policy=standing)
     return _sentence(_news(view.policy, standing), why_staged(standing))
 
 
 @while_unchanged
-def _is_good(inventory: Inventory | None, policy: Policy) -> bool:
-    """Whether this node can offer what a policy asks for; not before its GPUs are known."""
-    if inventory is None:
-        return False
+def _too_much(inventory: Inventory, policy: Policy) -> PolicyError | None:
+    """Why the kubelet could not receive the lists of a policy on this node; None: it could."""
     try:
         make_plan(inventory, policy)
-    except PolicyError:
-        return False
-    return True
+    except PolicyError as error:
+        return error
+    return None
 
 
 def _labels(labels: NodeLabels, standing: PolicyInForce, now_s: float) -> NodeLabels:
