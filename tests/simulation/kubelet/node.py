@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ import grpc
 import pytest
 
 from sharer.simulation.kubelet import FakeKubelet, KubeletSettings
-from tests.fakes.bare_plugin import BarePlugin, device_list
+from tests.fakes.bare_plugin import BarePlugin, allocation, device_list
 
 GPU = "example.com/gpu"
 FAST = KubeletSettings(dial_timeout_s=0.2, podresources_lead_s=0.0, sources_ready_after_s=0.0)
@@ -52,6 +53,19 @@ class Node:
         plugin.register()
         self.kubelet.wait_for(lambda: len(self.kubelet.streams(plugin.resource)) > before)
         self.kubelet.wait_stream(plugin.resource, lambda stream: bool(stream.messages), what="a first list")
+
+
+def answer_when_released(plugin: BarePlugin) -> tuple[threading.Event, threading.Event]:
+    """Let the plugin's next answers to Allocate wait. The first event: one was asked for; the second lets them go."""
+    entered, release = threading.Event(), threading.Event()
+
+    def slow(ids: object) -> bytes:
+        entered.set()
+        release.wait(10)
+        return allocation()
+
+    plugin.on_allocate = slow
+    return entered, release
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from sharer.simulation.kubelet import (
 )
 from tests.fakes.bare_plugin import BarePlugin, allocation, device_list, preference
 from tests.fakes.clock import Clock
-from tests.simulation.kubelet.node import FAST, GPU, Node, fake_node
+from tests.simulation.kubelet.node import FAST, GPU, Node, answer_when_released, fake_node
 
 OTHER = "example.com/other"
 
@@ -253,14 +253,7 @@ def test_a_slow_allocate_holds_up_every_other_pod() -> None:
     """§5, P12"""
     with fake_node() as node:
         plugin = node.registered("ab")
-        entered, release = threading.Event(), threading.Event()
-
-        def slow(ids: object) -> bytes:
-            entered.set()
-            release.wait(10)
-            return allocation()
-
-        plugin.on_allocate = slow
+        entered, release = answer_when_released(plugin)
         starters = [threading.Thread(target=node.kubelet.start_pod, args=("p", {GPU: 1}))]
         starters[0].start()
         assert entered.wait(5)

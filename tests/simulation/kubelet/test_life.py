@@ -25,7 +25,7 @@ from sharer.simulation.kubelet import (
 )
 from sharer.simulation.kubelet.sockets import socket_state
 from tests.fakes.bare_plugin import allocation, device_list, preference
-from tests.simulation.kubelet.node import FAST, GPU, fake_node, refusal
+from tests.simulation.kubelet.node import FAST, GPU, answer_when_released, fake_node, refusal
 
 
 def test_a_start_deletes_top_level_sockets_and_nothing_else() -> None:
@@ -300,14 +300,7 @@ def test_an_allocate_that_the_kubelets_death_interrupts_is_made_again_at_the_nex
     """§7: a record missing at container start."""
     with fake_node(dataclasses.replace(FAST, sources_ready_after_s=None)) as node:
         plugin = node.registered("a")
-        entered, release = threading.Event(), threading.Event()
-
-        def slow(ids: object) -> bytes:
-            entered.set()
-            release.wait(10)
-            return allocation()
-
-        plugin.on_allocate = slow
+        entered, release = answer_when_released(plugin)
         starter = threading.Thread(target=node.kubelet.start_pod, args=("p", {GPU: 1}))
         starter.start()
         assert entered.wait(5)
