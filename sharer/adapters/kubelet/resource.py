@@ -198,18 +198,11 @@ class ServedResource:
     def _register(self, server: PluginServer, kubelet: FileIdentity) -> End | None:
         """Serve, see that it serves, register. None: the kubelet has accepted. Raises NodeError."""
         server.start()
-        try:
-            with _channel(server.path) as channel:
-                ask = api_grpc.DevicePluginStub(channel).GetDevicePluginOptions
-                deadline_s = self._timings.own_socket_deadline_s
-                end = self._await_call(
-                    ask.future(api.Empty(), timeout=deadline_s, wait_for_ready=True), server, kubelet
-                )
-        except grpc.RpcError as error:
-            raise NodeError(f"its own socket {server.path} does not answer ({_described(error)})") from error
-        end = end or self._ending(server, kubelet)
-        if end is not None:
+        serves = sockets.serves_grpc(server.path, self._timings.own_socket_deadline_s)
+        if (end := self._ending(server, kubelet)) is not None:
             return end
+        if not serves:
+            raise NodeError(f"its own socket {server.path} does not answer")
         request = api.RegisterRequest(
             version=wire.VERSION,
             endpoint=server.path.name,

@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import stat
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ _MAX_PATH_BYTES = 107  # sun_path of a unix socket address, less its final zero
 _OURS = re.compile(r"sharer-[A-Za-z0-9._-]{1,20}-[0-9a-f]{12}\.sock")
 _LONGEST_NAME_BYTES = len("sharer--.sock") + 20 + 12
 _CONNECT_DEADLINE_S = 1.0
+_FRAME_HEADER_BYTES = 9  # of HTTP/2: length, type, flags, stream
+_SETTINGS = b"\x04"  # the type
 
 
 class FileIdentity(NamedTuple):
@@ -49,6 +52,25 @@ def listens(path: Path) -> bool:
         except OSError:
             return False
     return True
+
+
+def serves_grpc(path: Path, deadline_s: float) -> bool:
+    """Whether a gRPC server answers on this socket file by then. It speaks first: settings of HTTP/2 (RFC 9113 §3.4).
+
+    The kubelet, too, waits for them when it dials: to be bound is not enough (kubelet-contract §2.1).
+    """
+    until_s = time.monotonic() + deadline_s
+    said = b""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_CONNECT_DEADLINE_S)
+        probe.connect(str(path))
+        while len(said) < _FRAME_HEADER_BYTES and (left_s := until_s - time.monotonic()) > 0:
+            probe.settimeout(left_s)
+            part = probe.recv(_FRAME_HEADER_BYTES - len(said))
+            if not part:
+                break
+            said += part
+    return said[3:4] == _SETTINGS
 
 
 def listening(path: Path) -> FileIdentity | None:
