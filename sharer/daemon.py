@@ -22,7 +22,6 @@ from sharer.core.policy.model import Policy
 from sharer.core.ports.driver import XidEvent
 from sharer.core.ports.policy import PolicyText
 from sharer.enforcers import ENFORCERS
-from sharer.flows.hold.enforce import Enforcing
 from sharer.flows.hold.prestart import PreStart
 from sharer.flows.holders.displaced import Displaced
 from sharer.flows.holders.findings import look_for_findings
@@ -45,6 +44,7 @@ from sharer.published import answer_reports, in_background, start_announcing, st
 from sharer.settings import Settings
 
 if TYPE_CHECKING:  # imported after the kubelet has registered us
+    from sharer.flows.hold.enforce import Enforcing
     from sharer.flows.tell.announce import Announcing
     from sharer.pages import PageServer
 
@@ -69,7 +69,7 @@ def run(
     On a simulated node `library` stands in for the driver's library, and a shorter `cycle_s` makes a demo shorter.
     Raises NodeError if RUN_DIR cannot be used, and FinalError if only another process can go on.
     """
-    lock = AgentLock(settings.run_dir / "agent.lock")
+    lock = AgentLock(settings.run_dir / "agent.lock", kubelet_dir=settings.device_plugin_dir)
     if not lock.acquire(stop):
         return
     try:
@@ -174,7 +174,7 @@ class Rounds:
         if state.view.paused is None:
             said.attempt("mps", self._mps, state, now_s)
         said.attempt("availability", self._availability, state, now_s)
-        self._beside.enforcing.exchange(state)
+        self._beside.take_over(state)
         said.attempt("told", self._beside.told.take_over, state)
         said.attempt("xids", take_xids, state, xids, now_s)
         said.attempt("recover", recover, state, outside.annotations(), now_s, time.time())
@@ -215,9 +215,9 @@ class Beside:
     ) -> None:
         self._settings, self._outside, self._state, self._inbox, self._stop = settings, outside, state, inbox, stop
         self._created_s = time.monotonic()
-        self.enforcing = Enforcing(state, outside.enforcers, outside.containers, outside.new_checkpoint())
         self.told = Told(has_api=outside.api is not None)
         self.is_running = False
+        self._enforcing: Enforcing | None = None
         self._enforcer: threading.Thread | None = None
         self._announcing: Announcing | None = None
         self._pages: PageServer | None = None
@@ -229,9 +229,15 @@ class Beside:
         if not self.is_running and not self._is_registering(view):
             self._begin()
 
+    def take_over(self, state: NodeState) -> None:
+        """Put what was found out about limits into the state."""
+        if self._enforcing is not None:
+            self._enforcing.exchange(state)
+
     def wake(self) -> None:
         """Have every thread look whether it is time to stop."""
-        self.enforcing.wake("")
+        if self._enforcing is not None:
+            self._enforcing.wake("")
         if self._announcing is not None:
             self._announcing.end()
         if self._pages is not None:
@@ -244,18 +250,23 @@ class Beside:
 
     def _is_registering(self, view: NodeView) -> bool:
         """Whether to wait for the kubelet still: not if nothing can be registered without the API's word."""
-        registered = self._outside.kubelet.registered()
+        is_blind = view.inventory is not None and view.basis is None
+        is_accepted = not is_blind and all(self._outside.kubelet.registered().values())
         is_young = time.monotonic() - self._created_s < API_AFTER_S
-        return view.policy.policy is not None and not all(registered.values()) and is_young
+        return view.policy.policy is not None and not is_accepted and is_young
 
     def _begin(self) -> None:
+        from sharer.flows.hold.enforce import Enforcing
+
         self.is_running = True
-        self._enforcer = in_background("enforce", partial(self.enforcing.run, self._stop))
+        outside = self._outside
+        self._enforcing = Enforcing(self._state, outside.enforcers, outside.containers, outside.new_checkpoint())
+        self._enforcer = in_background("enforce", partial(self._enforcing.run, self._stop))
         if self._settings.http is not None:
-            self._pages = start_pages(self._settings.http, self._settings, self._outside, self._state, self._stop)
-        if self._outside.api is not None:
-            self._outside.api.start(self._inbox.put, partial(self._inbox.put, Hint.STEERING))
-            self._announcing = start_announcing(self._settings, self._outside, self._outside.api, self.told, self._stop)
+            self._pages = start_pages(self._settings.http, self._settings, outside, self._state, self._stop)
+        if outside.api is not None:
+            outside.api.start(self._inbox.put, partial(self._inbox.put, Hint.STEERING))
+            self._announcing = start_announcing(self._settings, outside, outside.api, self.told, self._stop)
 
 
 def read_policy(wanted: PolicyText) -> Policy:

@@ -68,6 +68,51 @@ def test_a_waiting_agent_says_once_who_holds_the_lock_and_then_gets_it(
     second.release()
 
 
+def test_two_agents_with_two_run_directories_and_one_kubelet_are_two_agents_on_one_node(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P11: each other's registrations are undone all the same. Nothing is left in the kubelet's directory."""
+    kubelet_dir = tmp_path / "device-plugins"
+    kubelet_dir.mkdir()
+    first = AgentLock(tmp_path / "a" / "agent.lock", kubelet_dir=kubelet_dir)
+    assert first.try_acquire()
+    second = AgentLock(tmp_path / "b" / "agent.lock", kubelet_dir=kubelet_dir)
+    assert not second.try_acquire()
+    stop = threading.Event()
+    stop.set()
+    assert not second.acquire(stop)
+    [record] = caplog.records
+    assert f"another sharer agent serves the kubelet of {kubelet_dir}" in record.getMessage()
+    assert "remove one of the two from this node; waiting until it ends" in record.getMessage()
+    first.release()
+    assert second.try_acquire()
+    assert not first.try_acquire()
+    second.release()
+    assert first.try_acquire()
+    first.release()
+    assert list(kubelet_dir.iterdir()) == []
+
+
+def test_an_agent_that_waits_for_the_kubelets_directory_holds_its_own_file_no_longer_than_it_looks(
+    tmp_path: Path,
+) -> None:
+    """So that who follows it with the same run directory is told of the one that is really in the way."""
+    first = AgentLock(tmp_path / "a" / "agent.lock", kubelet_dir=tmp_path)
+    assert first.try_acquire()
+    path = tmp_path / "b" / "agent.lock"
+    assert not AgentLock(path, kubelet_dir=tmp_path).try_acquire()
+    other = AgentLock(path)
+    assert other.try_acquire()
+    other.release()
+    first.release()
+
+
+def test_a_kubelet_that_has_no_directory_yet_is_no_obstacle(tmp_path: Path) -> None:
+    lock = AgentLock(tmp_path / "agent.lock", kubelet_dir=tmp_path / "not yet")
+    assert lock.try_acquire()
+    lock.release()
+
+
 def test_waiting_ends_when_the_agent_is_told_to_stop(path: Path, held: AgentLock) -> None:
     stop = threading.Event()
     results: list[bool] = []

@@ -20,7 +20,7 @@ def test_twenty_kubelet_restarts_are_twenty_registrations_and_leave_nothing_open
     used = []
     for count in range(1, 22):
         for resource, size in ((WHOLE, 1), (GPU, 4)):
-            node.kubelet.wait_registered(resource, count, timeout_s=5)
+            node.kubelet.wait_registered(resource, count)
             node.wait_listed(size, resource)
         used.append((agent.threads(), len(agent.open_files())))
         if count <= 20:
@@ -37,7 +37,7 @@ def test_a_deleted_socket_is_replaced_after_the_old_stream_has_ended(node: Node)
     node.start_agent()
     node.wait_listed(8)
     node.kubelet.plugin_socket(GPU).unlink()
-    call = node.kubelet.wait_registered(GPU, 2, timeout_s=5)
+    call = node.kubelet.wait_registered(GPU, 2)
     node.wait_listed(8)
     assert node.our_sockets() == [call.endpoint]
 
@@ -51,12 +51,12 @@ def test_a_directory_that_is_removed_with_everything_in_it_is_followed_when_it_i
     shutil.rmtree(node.directory)
     node.directory.mkdir()
     node.kubelet.start()
-    node.kubelet.wait_registered(GPU, 2, timeout_s=2)
+    node.kubelet.wait_registered(GPU, 2)
     node.wait_listed(8)
     node.kubelet.plugin_socket(GPU).unlink()
-    node.kubelet.wait_registered(GPU, 3, timeout_s=5)
+    node.kubelet.wait_registered(GPU, 3)
     node.kubelet.restart()
-    node.kubelet.wait_registered(GPU, 4, timeout_s=5)
+    node.kubelet.wait_registered(GPU, 4)
     node.wait_listed(8)
 
 
@@ -67,7 +67,7 @@ def test_a_stream_that_the_kubelet_ends_is_followed_by_a_pause_and_a_registratio
     node.wait_listed(4)
     node.wait_listed(1, WHOLE)
     node.kubelet.cut_stream(GPU)
-    second = node.kubelet.wait_registered(GPU, 2, timeout_s=5)
+    second = node.kubelet.wait_registered(GPU, 2)
     node.wait_listed(4)
     first = node.kubelet.streams(GPU)[0]
     assert first.ended_at_s is not None
@@ -121,7 +121,7 @@ def test_a_second_agent_waits_for_the_first_and_follows_it_at_once(node: Node) -
     assert f"pid {first.pid}" in second.wait_log("waiting until it ends")
     assert len(node.kubelet.register_calls()) == 1
     first.kill()
-    node.kubelet.wait_registered(GPU, 2, timeout_s=2)
+    node.kubelet.wait_registered(GPU, 2)
     node.wait_listed(8)
     assert len(node.our_sockets()) == 1
 
@@ -137,6 +137,24 @@ def test_a_second_agent_that_is_told_to_stop_leaves_the_first_alone(node: Node) 
     assert [stream.live for stream in node.kubelet.streams()] == [True]
 
 
+def test_a_second_agent_with_another_run_directory_waits_too_and_undoes_nothing(node: Node) -> None:
+    """P11: the kubelet is one. A second one registered over the first, and its end failed every pod that came later."""
+    first = node.start_agent()
+    node.wait_listed(8)
+    second = node.start_agent(f"--run-dir={node.root}/run/other")
+    said = second.wait_log("waiting until it ends")
+    assert f"another sharer agent serves the kubelet of {node.directory}" in said
+    assert "remove one of the two from this node" in said
+    assert second.terminate() < 5
+    assert node.kubelet.start_pod("after", {GPU: 1}).phase is Phase.RUNNING
+    third = node.start_agent(f"--run-dir={node.root}/run/other")
+    third.wait_log("waiting until it ends")
+    assert len(node.kubelet.register_calls()) == 1
+    first.kill()
+    node.kubelet.wait_registered(GPU, 2, timeout_s=10)
+    node.wait_listed(8)
+
+
 def test_a_rival_that_comes_later_is_noticed_and_its_end_takes_nothing(node: Node) -> None:
     """Neighbour of P11: the vendor's plugin is installed beside us, and removed. Nothing of ours ends by its coming."""
     agent = node.start_agent()
@@ -146,7 +164,7 @@ def test_a_rival_that_comes_later_is_noticed_and_its_end_takes_nothing(node: Nod
     rival.serve()
     rival.register()
     assert "another plugin has registered this name since" in agent.wait_log(f"registering {GPU} again")
-    node.kubelet.wait_registered(GPU, 3, timeout_s=10)
+    node.kubelet.wait_registered(GPU, 3)
     node.wait_listed(8)
     rival.stop()
     node.kubelet.wait_capacity(GPU, 8)
@@ -164,5 +182,5 @@ def test_a_rival_that_was_there_first_and_leaves_later_is_followed_by_a_registra
     node.start_agent()
     node.wait_listed(8)
     rival.stop()
-    node.kubelet.wait_registered(GPU, 3, timeout_s=10)
+    node.kubelet.wait_registered(GPU, 3)
     node.kubelet.wait_capacity(GPU, 8)
