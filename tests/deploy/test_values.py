@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.deploy.chart import CHART, objects, refusal
+from tests.deploy.chart import CHART, main_container, objects, of_kind, pod_spec, refusal, settings_of
 
 INLINE = {"default": {"rules": [{"match": {}, "strategy": "time-slicing", "slices": 2}]}}
 
@@ -100,6 +100,64 @@ def test_every_problem_is_said_at_once() -> None:
     assert "policy.source" in said
     assert "features.publish" in said
     assert "driver.folder" in said
+
+
+MAY_BE_EMPTY = {  # beside what is empty in the chart: what `null` means there is said in values.yaml, or is plain
+    ("driver", "runtimeClassName"),
+    ("gpuOperator", "pauseLabels"),
+    ("resources",),
+    ("mpsResources",),
+    ("admission", "resources"),  # refused by a sentence of its own
+    ("admission", "exemptNamespaces"),
+    ("monitoring", "dashboard", "labels"),
+}
+
+
+def nulls(*paths: tuple[str, ...]) -> dict[str, Any]:
+    """The values that take all of these away."""
+    values: dict[str, Any] = {}
+    for *sections, name in paths:
+        here = values
+        for section in sections:
+            here = here.setdefault(section, {})
+        here[name] = None
+    return values
+
+
+def paths_in(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every value of the chart with its path, but for what is below one that may be empty."""
+    for name, value in values.items():
+        path = (*above, name)
+        yield path, value
+        if isinstance(value, dict) and path not in MAY_BE_EMPTY:
+            yield from paths_in(value, path)
+
+
+def test_null_for_what_cannot_be_without_a_value_is_refused_and_named() -> None:
+    """`--set NAME=null` takes a default away. An agent got other rights than meant, or none, and Helm said `nil`."""
+    chart = dict(paths_in(yaml.safe_load((CHART / "values.yaml").read_text())))
+    full = {path: value for path, value in chart.items() if value not in ("", [], {}) and path not in MAY_BE_EMPTY}
+    for level in (
+        [path for path, value in full.items() if not isinstance(value, dict)],
+        [path for path, value in full.items() if isinstance(value, dict) and len(path) == 1],
+        [path for path, value in full.items() if isinstance(value, dict) and len(path) == 2],
+    ):
+        said = refusal(nulls(*level), of="full")
+        for path in level:
+            assert f"{'.'.join(path)} is null, and cannot be without a value; leave it out" in said
+
+
+def test_null_for_what_may_be_empty_is_as_if_it_were_empty() -> None:
+    chart = dict(paths_in(yaml.safe_load((CHART / "values.yaml").read_text())))
+    empty = [path for path, value in chart.items() if value in ("", [], {})]
+    assert ("affinity",) in empty
+    assert objects(nulls(*empty)) == objects()
+    taken = nulls(*(MAY_BE_EMPTY - {("admission", "resources")}))
+    agent, mps = of_kind("DaemonSet", objects({**taken, "features": {"mps": True}}))
+    for container in (main_container(agent), main_container(mps)):
+        assert container["resources"] == {}
+    assert "runtimeClassName" not in pod_spec(agent)
+    assert settings_of(agent).pause_label == ()
 
 
 def test_a_policy_that_is_wrong_in_itself_is_left_to_its_own_check() -> None:

@@ -58,7 +58,7 @@
 {{- define "sharer.namespaceSelector" -}}
 matchExpressions:
   - {key: sharer.dev/admission, operator: NotIn, values: [exempt]}
-  - {key: kubernetes.io/metadata.name, operator: NotIn, values: {{ append .Values.admission.exemptNamespaces .Release.Namespace | uniq | sortAlpha | toJson }}}
+  - {key: kubernetes.io/metadata.name, operator: NotIn, values: {{ append (default list .Values.admission.exemptNamespaces) .Release.Namespace | uniq | sortAlpha | toJson }}}
 {{- end }}
 
 {{- define "sharer.actions" -}}

@@ -1,3 +1,32 @@
+{{/* What cannot be without a value. `null` takes a default away (--set NAME=null); whatever is not here is empty then. */}}
+{{- define "sharer.needs" -}}
+{{- $needed := list
+  "image.repository" "image.pullPolicy" "distribution" "host.stateDir" "host.runDir" "driver.access" "injection.ways"
+  "injection.cdiKind" "policy.source" "policy.check" "kubernetes.enabled" "features.hostPids" "features.publish"
+  "features.evict" "features.nodeLabels" "features.driverLimits" "features.mig" "features.mps" "http.port" "logFormat"
+  "gpuOperator" "nodes" "priorityClassName" "priorityQuota" "updateStrategy.maxUnavailable" "namespace.create"
+  "crd.install" "admission.requests" "admission.workloads" "admission.bypass" "admission.agents"
+  "monitoring.podMonitor.enabled" "monitoring.podMonitor.interval" "monitoring.rules.enabled"
+  "monitoring.dashboard.enabled" "networkPolicy.enabled" "networkPolicy.apiServerPorts"
+-}}
+{{- $problems := list -}}
+{{- range $name := $needed -}}
+{{- $here := $.Values -}}
+{{- $path := list -}}
+{{- range splitList "." $name -}}
+{{- if kindIs "map" $here -}}
+{{- $path = append $path . -}}
+{{- $here = index $here . -}}
+{{- end -}}
+{{- end -}}
+{{- if kindIs "invalid" $here -}}
+{{- $problems = append $problems (printf "%s is null, and cannot be without a value; leave it out to have the chart's own, or give it one" (join "." $path)) -}}
+{{- end -}}
+{{- end -}}
+{{- if $problems -}}
+{{- fail (printf "\n\n%s\n" (uniq $problems | join "\n\n")) -}}
+{{- end -}}
+{{- end }}
 {{/* What the schema cannot say: values that are right alone and cannot work together. Each message says what to do. */}}
 {{- define "sharer.checks" -}}
 {{- $v := .Values -}}

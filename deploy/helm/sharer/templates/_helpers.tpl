@@ -85,7 +85,7 @@ tolerations: {{- prepend (default list .Values.tolerations) (dict "key" "nvidia.
 {{/* Which nodes get a pod of ours, as YAML: none that is labelled sharer.dev/gpu=false, and those that are chosen.
      Call with (dict "root" . "also" (list …)), expressions that must hold too. */}}
 {{- define "sharer.affinity" -}}
-{{- $affinity := deepCopy .root.Values.affinity -}}
+{{- $affinity := deepCopy (default dict .root.Values.affinity) -}}
 {{- if and (not $affinity) (eq .root.Values.nodes "labelled") -}}
 {{- $terms := list -}}
 {{- range include "sharer.gpuLabels" . | fromYamlArray }}{{ $terms = append $terms (dict "matchExpressions" (list (fromYaml .))) }}{{ end -}}
