@@ -16,6 +16,7 @@ import hashlib
 from dataclasses import replace
 
 from sharer.core.change.choice import HOLD_LABEL, KnownLabels, NodeLabels, UnknownLabels
+from sharer.core.inventory import Inventory
 from sharer.core.policy.model import Policy
 from sharer.core.ports.policy import PolicyText
 from sharer.core.quantities import duration
@@ -42,6 +43,7 @@ class PolicyInForce:
     wanted_name: str | None = None  # the key that the node's label asks for; None: not known, or there is no choice
     wanted_digest: str | None = None  # of the last text seen, good or not; None: there is none
     refused: str | None = None  # why what is wanted cannot be taken: every problem of its text, or why there is none
+    refused_on: Inventory | None = None  # the GPUs of which the refused text asks too much; None: no GPUs would do
     unread: str | None = None  # why it cannot be told now what is wanted; the rest is as it was last
     staged: Staged | None = None  # what is wanted, if it can be taken and its turn has not come
     waits_for: str | None = None  # what else the staged policy waits for, in words
@@ -60,14 +62,26 @@ def turn_s(node_name: str, digest: str, seen_s: float, window_s: float) -> float
     return seen_s + window_s * (int.from_bytes(seed[:8]) / 2**64)
 
 
-def is_new(standing: PolicyInForce, text: PolicyText) -> bool:
-    """Whether this text was not judged before: it is not in force, not staged, and was not just refused."""
+def is_new(standing: PolicyInForce, text: PolicyText, inventory: Inventory | None = None) -> bool:
+    """Whether this text was not judged before: it is not in force, not staged, and was not just refused.
+
+    One that asked too much of this node's GPUs is judged anew when they are others.
+    """
+    if text.digest == standing.wanted_digest and standing.refused_on is not None:
+        return standing.refused_on != inventory
     return text.digest not in (standing.digest, standing.wanted_digest)
 
 
-def refuse(standing: PolicyInForce, reason: str, digest: str | None = None) -> PolicyInForce:
-    """What stands after what is wanted was refused. `digest` None: there is no text at all."""
-    return replace(standing, wanted_digest=digest, refused=reason, staged=None, waits_for=None)
+def refuse(
+    standing: PolicyInForce, reason: str, digest: str | None = None, *, on: Inventory | None = None
+) -> PolicyInForce:
+    """What stands after what is wanted was refused. `digest` None: there is no text at all. `on`: see `refused_on`."""
+    return replace(standing, wanted_digest=digest, refused=reason, refused_on=on, staged=None, waits_for=None)
+
+
+def withdraw(standing: PolicyInForce, policy: Policy | None = None, digest: str | None = None) -> PolicyInForce:
+    """What stands without the policy in force: this one instead, or none. Whatever is wanted is to be judged anew."""
+    return replace(standing, policy=policy, digest=digest, wanted_digest=None, staged=None, waits_for=None)
 
 
 def stage(standing: PolicyInForce, policy: Policy, text: PolicyText, node_name: str, now_s: float) -> PolicyInForce:
@@ -75,7 +89,7 @@ def stage(standing: PolicyInForce, policy: Policy, text: PolicyText, node_name: 
     window_s = 0.0 if standing.policy is None else policy.rollout_window_s
     turn = turn_s(node_name, text.digest, now_s, window_s)
     staged = Staged(policy=policy, text=text, seen_s=now_s, turn_s=turn)
-    return replace(standing, wanted_digest=text.digest, refused=None, staged=staged, waits_for=None)
+    return replace(standing, wanted_digest=text.digest, refused=None, refused_on=None, staged=staged, waits_for=None)
 
 
 def wanted_as_it_is(standing: PolicyInForce, text: PolicyText) -> PolicyInForce:
@@ -85,7 +99,15 @@ def wanted_as_it_is(standing: PolicyInForce, text: PolicyText) -> PolicyInForce:
     policy = standing.policy
     if policy.source != text.source:  # it comes from the last run, or from another key
         policy = replace(policy, source=text.source)
-    return replace(standing, policy=policy, wanted_digest=text.digest, refused=None, staged=None, waits_for=None)
+    return replace(
+        standing,
+        policy=policy,
+        wanted_digest=text.digest,
+        refused=None,
+        refused_on=None,
+        staged=None,
+        waits_for=None,
+    )
 
 
 def take_turn(standing: PolicyInForce, labels: NodeLabels, now_s: float) -> PolicyInForce:

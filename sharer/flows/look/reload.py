@@ -6,14 +6,23 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sharer.core.change.choice import KnownLabels, NodeLabels, UnknownLabels, choose_policy
-from sharer.core.change.rollout import PolicyInForce, is_new, refuse, stage, take_turn, wanted_as_it_is, why_staged
+from sharer.core.change.rollout import (
+    PolicyInForce,
+    is_new,
+    refuse,
+    stage,
+    take_turn,
+    wanted_as_it_is,
+    why_staged,
+    withdraw,
+)
 from sharer.core.errors import NodeError, PolicyError
 from sharer.core.inventory import Inventory
 from sharer.core.policy.model import Policy
 from sharer.core.ports.policy import PolicyMemory, PolicySource, PolicyText
 from sharer.core.slices.plan import make_plan
 from sharer.core.unchanged import while_unchanged
-from sharer.flows.state import NodeState
+from sharer.flows.state import NodeState, NodeView
 
 LABELS_WAIT_S = 30.0  # a node without any policy waits so long for its labels, then takes the declared default
 
@@ -38,6 +47,7 @@ def reload(
     """
     view = state.view
     standing = _of_last_run(memory, read, now_s) if view.policy.asked_s is None else view.policy
+    standing = _if_it_can_be_offered(standing, view, memory, read)
     try:
         shelf = source.shelf()
     except NodeError as error:
@@ -52,14 +62,15 @@ def reload(
     if text is None:
         state.change(policy=refuse(standing, str(choice.problem)))
         raise NodeError(choice.problem)
-    if is_new(standing, text):
+    if is_new(standing, text, view.inventory):
         try:
             policy = read(text)
-            if view.inventory is not None and (too_much := _too_much(view.inventory, policy)) is not None:
-                raise too_much
         except PolicyError as error:
             state.change(policy=refuse(standing, str(error), text.digest))
             raise
+        if view.inventory is not None and (too_much := _too_much(view.inventory, policy)) is not None:
+            state.change(policy=refuse(standing, str(too_much), text.digest, on=view.inventory))
+            raise too_much
         standing = stage(standing, policy, text, node_name, now_s)
     standing = take_turn(wanted_as_it_is(standing, text), labels, now_s)
     if (
@@ -83,6 +94,24 @@ def _too_much(inventory: Inventory, policy: Policy) -> PolicyError | None:
     return None
 
 
+def _if_it_can_be_offered(
+    standing: PolicyInForce, view: NodeView, memory: PolicyMemory, read: ReadPolicy
+) -> PolicyInForce:
+    """What stands, less a policy of which the kubelet could receive nothing, as was not known without the driver.
+
+    The last good one is in force then, if there is another and it fits. Where slices are offered, they stay.
+    """
+    inventory = view.inventory
+    if inventory is None or standing.policy is None or view.plan.resources:
+        return standing
+    if _too_much(inventory, standing.policy) is None:
+        return standing
+    kept = _of_last_run(memory, read, standing.asked_s)
+    if kept.policy is None or kept.digest == standing.digest or _too_much(inventory, kept.policy) is not None:
+        return withdraw(standing)
+    return withdraw(standing, kept.policy, kept.digest)
+
+
 def _labels(labels: NodeLabels, standing: PolicyInForce, now_s: float) -> NodeLabels:
     """The labels, or their absence where a node without any policy has waited for them long enough."""
     asked_s = now_s if standing.asked_s is None else standing.asked_s
@@ -92,15 +121,15 @@ def _labels(labels: NodeLabels, standing: PolicyInForce, now_s: float) -> NodeLa
     return labels
 
 
-def _of_last_run(memory: PolicyMemory, read: ReadPolicy, now_s: float) -> PolicyInForce:
+def _of_last_run(memory: PolicyMemory, read: ReadPolicy, asked_s: float | None) -> PolicyInForce:
     """What stands at the start: the policy that was in force when the agent last ended."""
     kept = memory.last_good()
     if kept is not None:
         try:
-            return PolicyInForce(policy=read(kept), digest=kept.digest, asked_s=now_s)
+            return PolicyInForce(policy=read(kept), digest=kept.digest, asked_s=asked_s)
         except PolicyError:
             pass  # written by another version, which accepted what this one does not: as good as none
-    return PolicyInForce(asked_s=now_s)
+    return PolicyInForce(asked_s=asked_s)
 
 
 def _sentence(*parts: str | None) -> str | None:

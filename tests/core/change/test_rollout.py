@@ -15,9 +15,11 @@ from sharer.core.change.rollout import (
     turn_s,
     wanted_as_it_is,
     why_staged,
+    withdraw,
 )
 from sharer.core.policy.model import Policy
 from sharer.core.ports.policy import PolicyText
+from tests.core.builders import gpu, node
 
 FREE, HELD = KnownLabels(), KnownLabels(held=True)
 UNKNOWN = UnknownLabels(reason="the API server has not been read yet")
@@ -113,6 +115,21 @@ def test_a_text_is_judged_once() -> None:
     assert not is_new(staged(), TEXT)
     assert not is_new(refuse(IN_FORCE, "it is wrong", TEXT.digest), TEXT)
     assert not is_new(take_turn(staged(), FREE, 600.0), TEXT)
+
+
+def test_a_text_that_asked_too_much_of_the_gpus_is_judged_again_when_they_are_others() -> None:
+    one, two = node(gpu(0)), node(gpu(0), gpu(1))
+    standing = refuse(IN_FORCE, "it asks too much", TEXT.digest, on=two)
+    assert not is_new(standing, TEXT, node(gpu(0), gpu(1)))
+    assert is_new(standing, TEXT, one)
+    assert not is_new(refuse(standing, "it is wrong", TEXT.digest), TEXT, one), "wrong for whatever GPUs"
+
+
+def test_without_the_policy_in_force_whatever_is_wanted_is_judged_anew() -> None:
+    standing = withdraw(staged())
+    assert (standing.policy, standing.digest, standing.staged) == (None, None, None)
+    assert is_new(standing, TEXT)
+    assert is_new(withdraw(refuse(IN_FORCE, "it asks too much", TEXT.digest)), TEXT)
 
 
 def test_a_refusal_keeps_the_policy_in_force_and_drops_a_staged_one() -> None:

@@ -11,13 +11,18 @@ from sharer.core.change.choice import KnownLabels, NodeLabels, UnknownLabels
 from sharer.core.errors import NodeError, PolicyError
 from sharer.core.policy.model import Policy, TimeSlicing
 from sharer.core.ports.policy import PolicyShelf, PolicyText
+from sharer.core.slices.plan import make_plan
+from sharer.core.tell.ready import why_not_ready
 from sharer.flows.look.reload import LABELS_WAIT_S, reload
 from sharer.flows.state import NodeState
+from sharer.flows.tell.report import known_of
 from tests.core.builders import gpu, node
 
 HELD = KnownLabels(held=True)
 UNKNOWN = UnknownLabels(reason="the API server has not been read yet")
 WRONG = "rules: 1\n"
+TWO = node(gpu(0), gpu(1))
+UNLIMITED = "slices: 40000, memory: {limit: none}"
 
 
 def slices(count: int, window: str = "0s") -> str:
@@ -30,6 +35,9 @@ def slices(count: int, window: str = "0s") -> str:
 
 def as_text(text: str, source: str) -> PolicyText:
     return PolicyText(source=source, text=text.encode(), digest=hashlib.sha256(text.encode()).hexdigest())
+
+
+TOO_MANY = slices(40_000).replace("slices: 40000", UNLIMITED)  # for two GPUs, and not for one
 
 
 class Operator:
@@ -84,6 +92,10 @@ class Agent:
         assert isinstance(sharing, TimeSlicing)
         return sharing.slices
 
+    def why_not_ready(self) -> str:
+        """What the probe says."""
+        return str(why_not_ready(known_of(self.state.view), {}, 0.0))
+
     def _read(self, wanted: PolicyText) -> Policy:
         self.parsed += 1
         return read_policy_text(wanted.text, wanted.source)
@@ -105,21 +117,68 @@ def test_the_first_policy_and_every_good_edit_take_effect_at_the_next_look() -> 
     assert [one.text.decode() for one in operator.kept] == [slices(4), slices(8)]
 
 
-def test_a_policy_is_kept_once_it_is_known_to_fit_the_gpus_and_not_before() -> None:
-    """Neighbour of P04: the driver comes late. A restart must find the one before, whose lists the kubelet received."""
-    many = slices(40_000).replace("slices: 40000", "slices: 40000, memory: {limit: none}")
-    operator = Operator(default=many)
+def test_a_policy_that_asks_too_much_of_gpus_that_come_late_gives_way_to_the_last_good_one() -> None:
+    """Neighbour of P04: it was taken while no driver answered. A restart would follow the one before, and so does this.
+
+    And that stays the one that is kept, until there is another whose lists the kubelet can receive.
+    """
+    operator = Operator(default=TOO_MANY)
     operator.keep(as_text(slices(4), "cm key default"))
     agent = Agent(operator)
     agent.state.change(inventory=None)
     agent.look()
     assert agent.in_force == 40_000
-    agent.state.change(inventory=node(gpu(0), gpu(1)))
-    agent.look()
+    agent.state.change(inventory=TWO)
+    assert "would have 80000 slices" in agent.refusal()
+    assert agent.in_force == 4
+    assert agent.look() is None, "the same text is no news"
     assert [one.text.decode() for one in operator.kept] == [slices(4)]
     operator.keys["default"] = slices(8)
     agent.look()
     assert [one.text.decode() for one in operator.kept] == [slices(4), slices(8)]
+
+
+@pytest.mark.parametrize("kept", [None, TOO_MANY, TOO_MANY.replace("40000", "39999")])
+def test_a_policy_of_which_nothing_can_be_offered_is_not_in_force_and_the_node_is_not_ready(kept: str | None) -> None:
+    """Neighbour of P04: a probe that says "ready" would have the fault looked for in pods. `kept`: by the last run."""
+    operator = Operator(default=TOO_MANY)
+    if kept is not None:
+        operator.keep(as_text(kept, "cm key default"))
+    agent = Agent(operator)
+    agent.state.change(inventory=None)
+    agent.look()
+    assert "driver" in agent.why_not_ready()
+    agent.state.change(inventory=TWO)
+    refusal = agent.refusal()
+    assert agent.why_not_ready() == f"no policy is in force: {refusal}"
+    assert agent.look() is None, "the same text is no news"
+    assert agent.why_not_ready() == f"no policy is in force: {refusal}"
+
+
+def test_a_text_that_asked_too_much_is_judged_anew_when_the_gpus_are_others_and_not_before() -> None:
+    """MIG devices, say, of which there are fewer now."""
+    operator = Operator(default=TOO_MANY)
+    agent = Agent(operator)
+    agent.state.change(inventory=TWO)
+    agent.refusal()
+    parsed = agent.parsed
+    agent.state.change(inventory=node(gpu(0), gpu(1)))
+    assert agent.look() is None, "they are the same"
+    assert agent.parsed == parsed
+    agent.state.change(inventory=node(gpu(0)))
+    agent.look()
+    assert (agent.in_force, agent.state.view.policy.refused) == (40_000, None)
+
+
+def test_slices_that_are_offered_stay_when_more_gpus_make_the_policy_ask_too_much() -> None:
+    """`offer` says so: a policy that gave way would take free slices from under pods that are on their way."""
+    agent = Agent(Operator(default=TOO_MANY))
+    agent.look()
+    policy = agent.state.view.policy.policy
+    assert policy is not None
+    agent.state.change(plan=make_plan(node(gpu(0)), policy), inventory=TWO)
+    agent.look()
+    assert agent.in_force == 40_000
 
 
 def test_a_policy_that_could_not_be_kept_when_it_came_into_force_is_kept_later() -> None:
