@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,7 @@ class Outside:
     """Everything that the flows talk to."""
 
     node_name: str
+    pause_label: Collection[str]  # keys of the node's labels by which others pause us
     policy_source: PolicySource
     policy_memory: PolicyMemory
     driver: GpuDriver
@@ -69,7 +70,7 @@ class Outside:
         """What this node's labels say, as far as they are known."""
         if self.api is None:
             return labels_of(None, None, self.node_name)
-        return labels_of(self.api.node, self.api.sync_of("node"), self.node_name)
+        return labels_of(self.api.node, self.api.sync_of("node"), self.node_name, self.pause_label)
 
     def all_labels(self) -> Mapping[str, str] | None:
         """Every label of this node; None: not known."""
@@ -105,6 +106,7 @@ def open_outside(settings: Settings, library: LibrarySource | None) -> Iterator[
         containers = CgroupTree(settings.cgroup_root, settings.proc_root, watch)
         yield Outside(
             node_name=settings.node_name,
+            pause_label=settings.pause_label,
             policy_source=policy_source(settings, api),
             policy_memory=LastGoodPolicy(settings.run_dir),
             driver=driver,

@@ -12,9 +12,9 @@ from sharer.simulation.apiserver import NODE, node_object
 from tests.e2e.api import Api
 from tests.e2e.gpus import GPU, A, B, gpu, policy, slices
 from tests.e2e.node import Node
+from tests.e2e.pages import HTTP, metrics, read, wait_page
 from tests.e2e.process import Agent
-from tests.e2e.test_http import HTTP, metrics, read, wait_page
-from tests.e2e.test_report import wait_report
+from tests.e2e.reported import wait_report
 
 PLUGIN, CLIENT = "nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.client"
 DISCOVERY = "nvidia.com/gpu.deploy.gpu-feature-discovery"
@@ -137,12 +137,14 @@ def test_an_agent_whose_container_has_the_old_driver_s_library_ends_so_that_it_i
     assert node.ids() == held
 
 
-def test_a_flag_turns_it_off_or_names_another_label(node: Node, api: Api) -> None:
-    agent = start(node, api, "--pause-label=example.com/gpu-maintenance")
+def test_a_flag_turns_it_off_or_names_another_label_one_of_ours_too(node: Node, api: Api) -> None:
+    agent = start(node, api, "--pause-label=example.com/gpu-maintenance,sharer.dev/maintenance")
     label(api, plugin=UPGRADE)
     another_round(node, agent)
     assert "paused by" not in agent.log
-    labels = {"example.com/gpu-maintenance": "paused-for-firmware"}
+    labels = {"sharer.dev/maintenance": "paused-for-firmware"}
     api.server.put(NODE, node_object(api.node_name, uid="node-uid", labels=labels))
-    agent.wait_log("paused by the node's label example.com/gpu-maintenance=paused-for-firmware")
+    agent.wait_log("paused by the node's label sharer.dev/maintenance=paused-for-firmware")
     node.wait_unhealthy(node.ids())
+    found = wait_report(node, lambda report: report.status.node.driver is not None, "any")
+    assert not any("means nothing" in str(warning) for warning in found.status.warnings)

@@ -54,10 +54,11 @@ class PolicyChoice:
     warnings: tuple[str, ...] = ()
 
 
-def labels_of(node: NodeSeen | None, sync: ApiSync | None, node_name: str) -> NodeLabels:
+def labels_of(node: NodeSeen | None, sync: ApiSync | None, node_name: str, others: Collection[str] = ()) -> NodeLabels:
     """What the API server says about a node's labels. `sync` None: it is not asked, so there are no labels.
 
-    A Node that does not exist has no labels, but is not taken at its word: one that is made anew gets its own back.
+    `others`: keys that mean something beside the choice, such as what pauses us. A Node that does not exist has no
+    labels, but is not taken at its word: one that is made anew gets its own back.
     """
     if sync is None:
         return KnownLabels()
@@ -66,7 +67,7 @@ def labels_of(node: NodeSeen | None, sync: ApiSync | None, node_name: str) -> No
         return KnownLabels(
             policy_name=name,
             held=node.labels.get(HOLD_LABEL, "false") != "false",
-            unknown=tuple(sorted(filter(_means_nothing, node.labels))),
+            unknown=tuple(sorted(key for key in node.labels if _means_nothing(key) and key not in others)),
         )
     if sync.synced_at_s is not None:
         return UnknownLabels(reason=f"the API server has no Node called {node_name}; check --node-name")

@@ -114,6 +114,14 @@ def test_a_label_of_ours_that_resembles_nothing_names_both_that_there_are() -> N
     assert warning.endswith("did you mean sharer.dev/policy or sharer.dev/hold?")
 
 
+def test_a_label_that_pauses_the_agent_is_no_slip_whatever_its_key() -> None:
+    """`--pause-label` takes any key, also one below sharer.dev/."""
+    seen = NodeSeen(uid="u", name="n", labels={"sharer.dev/maintenance": "paused-for-firmware", "sharer.dev/pol": "a"})
+    labels = labels_of(seen, SYNCED, "n", ["example.com/gpu", "sharer.dev/maintenance"])
+    [warning] = choose_policy(shelf("default"), labels, is_first=False).warnings
+    assert warning.startswith("the label sharer.dev/pol means nothing")
+
+
 # ---- labels that are not known
 
 
