@@ -51,6 +51,7 @@ class Specs:
         self.writes = 0
         self.kept: list[set[str]] = []
         self.is_behind = False
+        self.has_leftovers = False
 
     def write(self, ids: Iterable[DeviceId], facts: NodeFacts) -> NodeFacts:
         self.writes += 1

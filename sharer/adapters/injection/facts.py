@@ -8,6 +8,7 @@ unusable with the reason, until it is.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,8 @@ from sharer.core.values import dataclass
 
 DEFAULT_CDI_DIRS = ("/etc/cdi", "/var/run/cdi")  # on the host; the default of containerd and CRI-O
 MAX_SLICES = 2048  # a runtime reads every spec again for each container: above some 0.7 MB that is felt
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class InjectionFacts:
         self._asked: tuple[DeviceId, ...] = ()
         self._wanted: dict[str, _Wanted] = {}  # by UUID
         self._problems: dict[str, str] = {}  # by UUID, or "": why its slices have no spec
+        self._leftover: str | None = None  # why slices that are gone still have a spec
         self._warned: tuple[str, ...] = ()
         self._resolved = False
         self._last: NodeFacts | None = None
@@ -92,7 +96,8 @@ class InjectionFacts:
         if Injection.CDI not in facts.injection:
             return facts
         asked = tuple(ids)
-        if asked == self._asked and facts is self._last and not self._problems and self._all_in_place():
+        is_told = self._leftover is None or self._leftover in facts.warnings
+        if asked == self._asked and facts is self._last and is_told and not self._problems and self._all_in_place():
             return facts
         self._asked = asked
         self._problems.clear()
@@ -116,9 +121,23 @@ class InjectionFacts:
         """See core.ports.injection.SliceSpecs. Too many slices are no reason: those stay too many."""
         return any(uuid for uuid in self._problems)
 
+    @property
+    def has_leftovers(self) -> bool:
+        """See core.ports.injection.SliceSpecs."""
+        return self._leftover is not None
+
     def keep_only(self, ids: Collection[DeviceId]) -> None:
         """See core.ports.injection.SliceSpecs."""
-        self._slices.keep_only({str(device_id) for device_id in ids})
+        try:
+            self._slices.keep_only({str(device_id) for device_id in ids})
+        except NodeError as error:
+            if self._leftover != str(error):
+                _log.warning("%s", error)
+            self._leftover = str(error)
+            return
+        if self._leftover is not None:
+            _log.info("the CDI specs of slices that are gone are cleared")
+        self._leftover = None
 
     def _write_device(self, uuid: str, ids: Sequence[DeviceId], facts: NodeFacts) -> None:
         device = facts.devices.get(uuid, DeviceFacts())
@@ -154,7 +173,8 @@ class InjectionFacts:
             if there != device.slice_spec:
                 devices[uuid] = replace(device, slice_spec=there)
         others = tuple(warning for warning in facts.warnings if warning not in self._warned)
-        self._warned = tuple(dict.fromkeys(self._problems.values()))
+        leftovers = () if self._leftover is None else (self._leftover,)
+        self._warned = tuple(dict.fromkeys((*self._problems.values(), *leftovers)))
         marked = replace(facts, devices=devices, warnings=others + self._warned)
         if self._last is None or marked != self._last or list(marked.devices) != list(self._last.devices):
             self._last = marked

@@ -61,19 +61,31 @@ class SliceSpecFiles:
             ) from error
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Take every other slice out of every file of ours; a file without slices goes. Raises NodeError."""
+        """Take every other slice out of every file of ours; a file without slices goes.
+
+        Raises NodeError if a file resists, after the others were cleared.
+        """
+        problem: NodeError | None = None
         for path in self._files():
             try:
-                there = _slices_in(path)
-                left = {name: variables for name, variables in there.items() if name in names}
-                uuid = path.name.removeprefix(OWN_PREFIX).removesuffix(".json")
-                if not left:
-                    self._written.pop(uuid, None)
-                    path.unlink(missing_ok=True)
-                elif len(left) < len(there):
-                    self._replace(uuid, path, left)
+                self._clear(path, names)
             except OSError as error:
-                raise NodeError(f"the CDI spec {path} cannot be cleared: {error.strerror}") from error
+                problem = NodeError(
+                    f"the CDI spec {path} cannot be cleared of slices that are gone: {error.strerror}; the agent needs"
+                    " the directory writable"
+                )
+        if problem is not None:
+            raise problem
+
+    def _clear(self, path: Path, names: Collection[str]) -> None:
+        there = _slices_in(path)
+        left = {name: variables for name, variables in there.items() if name in names}
+        uuid = path.name.removeprefix(OWN_PREFIX).removesuffix(".json")
+        if not left:
+            self._written.pop(uuid, None)
+            path.unlink(missing_ok=True)
+        elif len(left) < len(there):
+            self._replace(uuid, path, left)
 
     def _path(self, uuid: str) -> Path | None:
         existing = [directory for directory in self._directories() if directory.is_dir()]

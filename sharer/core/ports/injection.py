@@ -26,6 +26,11 @@ class SliceSpecs(Protocol):
         """Whether something could not be written, and should be tried again though nothing else has changed."""
         ...
 
+    @property
+    def has_leftovers(self) -> bool:
+        """Whether `keep_only` could not take everything away: call it again, though nothing else has changed."""
+        ...
+
     def write(self, ids: Iterable[DeviceId], facts: NodeFacts) -> NodeFacts:
         """Have a spec in place for each of these slices; call it before any of them is listed. Nothing is taken away.
 
@@ -35,5 +40,8 @@ class SliceSpecs(Protocol):
         ...
 
     def keep_only(self, ids: Collection[DeviceId]) -> None:
-        """Take away every spec, those of earlier runs too, but for these slices. Raises NodeError if a file resists."""
+        """Take away every spec, those of earlier runs too, but for these slices.
+
+        What resists is said once in the log, and in the warnings of the facts that are read or written next.
+        """
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,7 +17,6 @@ from sharer.adapters.injection.facts import MAX_SLICES
 from sharer.adapters.injection.spec_dirs import SpecDirs
 from sharer.core.device_id import DeviceId
 from sharer.core.edits import Injection, NodeFacts
-from sharer.core.errors import NodeError
 from sharer.core.grant import make_grant
 from sharer.core.injection import container_edits
 from sharer.core.ports.injection import SliceSpecs
@@ -289,20 +289,41 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_half_written(host: Host) ->
     assert write(specs, slices(A, 2)).devices[A].slice_spec
 
 
-def test_a_file_that_resists_being_cleared_is_an_error_of_the_node(host: Host) -> None:
+def test_a_file_that_resists_being_cleared_keeps_no_other_and_is_told_once_until_it_gives_in(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The directory may be read-only for a while: a runtime reads what is left there for every container."""
     specs = reader(host)
-    write(specs, slices(A, 2))
-    unwritable(host)
-    with pytest.raises(NodeError, match="cannot be cleared"):
-        specs.keep_only(slices(A, 1))
+    write(specs, [*slices(A, 2), *slices(B, 2)])
+    obstacle, left = unwritable(host), [*slices(A, 1), *slices(B, 1)]
+    with caplog.at_level(logging.INFO, logger="sharer.adapters.injection"):
+        for _ in range(3):
+            specs.keep_only(left)
+        [warning] = write(specs, left).warnings
+        assert f"sharer.dev-slice_{A}.json cannot be cleared of slices that are gone: Is a directory" in warning
+        assert set(spec_of(host, A)) == {f"{A}::ts-0-1024", f"{A}::ts-1-1024"}
+        assert set(spec_of(host, B)) == {f"{B}::ts-0-1024"}
+        until_then = specs.has_leftovers
+        obstacle.rmdir()
+        specs.keep_only(left)
+    assert (until_then, specs.has_leftovers) == (True, False)
+    assert write(specs, left).warnings == ()
+    assert set(spec_of(host, A)) == {f"{A}::ts-0-1024"}
+    assert [record.getMessage() for record in caplog.records] == [
+        warning,
+        "the CDI specs of slices that are gone are cleared",
+    ]
 
 
-def test_directories_that_cannot_be_looked_into_are_an_error_of_the_node(host: Host) -> None:
-    """Any other error would end the agent."""
+def test_directories_that_cannot_be_looked_into_are_left_and_told(host: Host) -> None:
+    """Any error would end the agent."""
     specs = reader(host)
     write(specs, slices(A, 2))
-    with no_descriptor_left(), pytest.raises(NodeError, match="cannot be cleared: Too many open files"):
+    with no_descriptor_left():
         specs.keep_only(slices(A, 1))
+    [warning] = write(specs, slices(A, 1)).warnings
+    assert "cannot be cleared: Too many open files" in warning
+    assert specs.has_leftovers
 
 
 def test_slices_that_no_container_can_get_have_no_spec(host: Host) -> None:
