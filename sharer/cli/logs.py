@@ -14,6 +14,7 @@ from collections import deque
 from datetime import UTC, datetime
 
 MOST_LINES = 1000  # that wait to be written; the oldest ones go, and how many is told
+MOST_BYTES = 2**20  # … of all these lines: a report's or a traceback's may be long
 END_S = 1.0  # at the end, for what still waits
 
 
@@ -34,8 +35,10 @@ class PatientHandler(logging.Handler):
         self._descriptor = descriptor
         self._changed = threading.Condition()
         self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
         self._lost = 0
         self._is_writing = False
+        self._is_torn = False  # only a part of the last line was written
         self._thread: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -46,10 +49,11 @@ class PatientHandler(logging.Handler):
             self.handleError(record)
             return
         with self._changed:
-            if len(self._waiting) == MOST_LINES:
-                self._waiting.popleft()
-                self._lost += 1
             self._waiting.append(line)
+            self._waiting_bytes += len(line)
+            while len(self._waiting) > MOST_LINES or (self._waiting_bytes > MOST_BYTES and len(self._waiting) > 1):
+                self._waiting_bytes -= len(self._waiting.popleft())
+                self._lost += 1
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write, name="sharer-log", daemon=True)
                 self._thread.start()
@@ -68,14 +72,24 @@ class PatientHandler(logging.Handler):
                 self._changed.wait_for(lambda: self._waiting)
                 lost, self._lost = self._lost, 0
                 line, self._is_writing = self._waiting.popleft(), True
-            if lost:
-                line = self._line(f"{lost} events are missing here: nobody read the log") + line
-            try:
-                while line:
-                    line = line[os.write(self._descriptor, line) :]
-            except OSError:  # a full disk, or nobody reads it any more: told with the next line that can be written
+                self._waiting_bytes -= len(line)
+            if lost and self._put(self._line(f"{lost} events are missing here: nobody read the log")):
+                lost = 0
+            if lost or not self._put(line):  # told with the next line that can be written
                 with self._changed:
                     self._lost += lost + 1
+
+    def _put(self, line: bytes) -> bool:
+        """Write a line, on a line of its own. False: not the whole of it: a full disk, or nobody reads it any more."""
+        left = line = b"\n" + line if self._is_torn else line
+        try:
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+        except OSError:
+            pass  # what is left says so
+        if written := line[: len(line) - len(left)]:
+            self._is_torn = not written.endswith(b"\n")
+        return not left
 
     def _line(self, said: str) -> bytes:
         record = logging.LogRecord(__name__, logging.WARNING, "", 0, said, None, None)

@@ -9,8 +9,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from sharer.cli.logs import MOST_LINES, JsonLines, PatientHandler, TextLines
+from sharer.cli.logs import MOST_BYTES, MOST_LINES, JsonLines, PatientHandler, TextLines
+from tests.fakes.full_disk import full_disk
 
 
 def record(message: str, *, failed: bool = False) -> logging.LogRecord:
@@ -84,7 +86,7 @@ def test_nobody_waits_for_a_log_that_is_not_read_and_what_is_missing_is_counted(
             said: list[str] = []
             while not said or not said[-1].endswith(f"event {MOST_LINES + 10}\n"):
                 said.append(log.readline())
-    [missing] = [int(line.split()[2]) for line in said if "events are missing here" in line]
+    missing = sum(int(line.split()[2]) for line in said if "events are missing here" in line)
     assert missing in (10, 11)  # the first event may have been taken up before the others came
     assert sum(" event " in line for line in said) == MOST_LINES + 11 - missing
 
@@ -97,13 +99,58 @@ def test_what_could_not_be_written_is_counted_as_well() -> None:
         handler.setFormatter(TextLines())
         for number in range(3):
             handler.handle(record(f"event {number}"))
-        handler.flush()
+        written(handler)
         os.read(reading, 4096)
         handler.handle(record("there is room again"))
-        handler.flush()
+        written(handler)
         missing, last = os.read(reading, 4096).decode().splitlines()
     assert "WARNING 3 events are missing here" in missing
     assert last.endswith("there is room again")
+
+
+def test_long_events_that_wait_take_no_more_memory_than_short_ones_and_the_last_one_is_kept() -> None:
+    """Neighbour of P12: a policy's refusal names each of its mistakes."""
+    longest = f"the longest {'x' * MOST_BYTES}"
+    with full_pipe() as (reading, writing):
+        handler = PatientHandler(writing)
+        handler.setFormatter(TextLines())
+        for number in range(2 * MOST_BYTES // 10_000):
+            handler.handle(record(f"event {number} {'x' * 10_000}"))
+        handler.handle(record("the next to last"))
+        with os.fdopen(os.dup(reading), errors="replace") as log:
+            said = [log.readline()]
+            while "the next to last" not in said[-1]:
+                said.append(log.readline())
+            handler.handle(record(longest))
+            assert log.readline().endswith(f"{longest}\n")
+    kept = [line for line in said if " event " in line]
+    missing = sum(int(line.split()[2]) for line in said if "events are missing here" in line)
+    assert missing + len(kept) == 2 * MOST_BYTES // 10_000
+    assert MOST_BYTES - 20_000 < sum(map(len, kept)) < MOST_BYTES + 20_000, "and the one that was being written"
+
+
+def test_a_line_that_was_cut_off_by_a_full_disk_spoils_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "agent.log"
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    handler = PatientHandler(descriptor)
+    handler.setFormatter(TextLines())
+    with full_disk(left_bytes=38):
+        for number in range(3):
+            handler.handle(record(f"event {number}"))
+        written(handler)
+    handler.handle(record("there is room again"))
+    written(handler)
+    os.close(descriptor)
+    torn, missing, last = file.read_text().splitlines()
+    assert torn == "2026-01-01T00:00:00.123Z WARNING event 0"[:38]
+    assert "WARNING 3 events are missing here" in missing
+    assert last == "2026-01-01T00:00:00.123Z WARNING there is room again"
+
+
+def written(handler: PatientHandler) -> None:
+    """Wait until it has done what it could with every event."""
+    for _ in range(30):  # seconds, at most
+        handler.flush()
 
 
 def test_a_process_without_standard_error_logs_nothing_and_goes_on() -> None:
@@ -121,6 +168,6 @@ def test_what_was_logged_is_written_before_the_end_and_a_reader_that_is_gone_is_
     assert os.read(reading, 100) == b"the last word\n"
     os.close(reading)
     handler.handle(record("to nobody"))
-    handler.flush()
+    written(handler)
     os.close(writing)
     assert [one.name for one in threading.enumerate()].count("sharer-log") >= 1, "and it goes on"
