@@ -30,12 +30,18 @@ if TYPE_CHECKING:  # imported after the kubelet has registered us
     from sharer.pages import PageServer
     from sharer.settings import Settings
 
+SOCKET_AGAIN_S = 5.0  # until a socket that could not be made is tried again
+END_S = 1.0  # the agent's end does not wait longer for that
+
 log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def answer_reports(settings: Settings, state: NodeState) -> Iterator[None]:
-    """Have the local socket tell what the node's state is; an agent without one is an agent all the same."""
+def answer_reports(settings: Settings, state: NodeState, *, again_s: float = SOCKET_AGAIN_S) -> Iterator[None]:
+    """Have the local socket tell what the node's state is; an agent without one is an agent all the same.
+
+    One that cannot be made, since RUN_DIR is full or read-only, is tried again every `again_s`.
+    """
     started_s, started_wall_s = time.monotonic(), time.time()
 
     def answer() -> bytes:
@@ -47,11 +53,31 @@ def answer_reports(settings: Settings, state: NodeState) -> Iterator[None]:
         return to_bytes(report(state.view, about(settings), time.monotonic(), stamp))
 
     with contextlib.closing(LocalSocket(settings.run_dir, answer)) as server:
+        ended, opening = threading.Event(), None
         try:
             server.open()
         except NodeError as error:
             log.warning("%s", error)
-        yield
+            opening = in_background("socket", partial(open_later, server, str(error), ended, again_s))
+        try:
+            yield
+        finally:
+            ended.set()
+            if opening is not None:
+                opening.join(END_S)
+
+
+def open_later(server: LocalSocket, problem: str, ended: threading.Event, again_s: float) -> None:
+    """Try until the socket can be made, and say so then. `problem`: why it could not; the same is not said again."""
+    while not ended.wait(again_s):
+        try:
+            server.open()
+        except NodeError as error:
+            log.log(logging.DEBUG if problem == str(error) else logging.WARNING, "%s", error)
+            problem = str(error)
+        else:
+            log.info("reports are answered on %s", server.path)
+            return
 
 
 def about(settings: Settings) -> About:

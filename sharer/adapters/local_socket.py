@@ -28,6 +28,7 @@ ANSWER_DEADLINE_S = 5.0  # to write a whole answer, however slowly a client read
 _BACKLOG = 16
 _CLOSE_S = 1.0  # the agent's end does not wait longer for clients
 _PAUSE_S = 1.0  # after a failed accept: no file descriptor is left, say
+_QUEUE_S = 0.02  # between two tries of a client to get into a queue that is full
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +52,12 @@ class LocalSocket:
         ]
 
     def open(self) -> None:
-        """Listen from now on. Raises NodeError if the socket cannot be made."""
+        """Listen from now on. Raises NodeError if the socket cannot be made; it may be tried again then."""
         new = self.path.with_name(f".{os.urandom(3).hex()}.s")  # no longer than the socket's own name
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            raise self._cannot_listen(error) from error
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
             listener.bind(str(new))
@@ -67,9 +71,7 @@ class LocalSocket:
                 raise
         except OSError as error:
             listener.close()
-            raise NodeError(
-                f"cannot listen on {self.path}: {error.strerror}; `sharer report` will not reach this agent"
-            ) from error
+            raise self._cannot_listen(error) from error
         self._listener = listener
         for thread in self._threads:
             thread.start()
@@ -87,6 +89,11 @@ class LocalSocket:
         for thread in self._threads:
             thread.join(max(0.0, until_s - time.monotonic()))
         self._listener.close()
+
+    def _cannot_listen(self, error: OSError) -> NodeError:
+        return NodeError(
+            f"cannot listen on {self.path}: {error.strerror}; until it can, `sharer report` does not reach this agent"
+        )
 
     def _serve(self) -> None:
         assert self._listener is not None
@@ -138,13 +145,26 @@ def ask(run_dir: Path, timeout_s: float = 10.0) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.settimeout(timeout_s)
         try:
-            server.connect(str(path))
+            _connect(server, path, time.monotonic() + timeout_s)
             answer = _read_all(server)
         except OSError as error:
             raise NodeError(f"no agent answers on {path}: {_why(error)}") from error
     if not answer:
         raise NodeError(f"the agent on {path} ended the connection without an answer; its log says why")
     return answer
+
+
+def _connect(server: socket.socket, path: Path, until_s: float) -> None:
+    """Raises OSError. Who has a time limit is refused by the kernel at once while its queue is full, and waits here."""
+    while True:
+        try:
+            server.connect(str(path))
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                raise
+            time.sleep(_QUEUE_S)
+        else:
+            return
 
 
 def _read_all(server: socket.socket) -> bytes:
