@@ -11,6 +11,15 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 log = logging.getLogger(__name__)
 
 
+def forget_interrupt() -> None:
+    """Let Python exit with a status of ours after a KeyboardInterrupt that was caught.
+
+    It ends a process by SIGINT if the interrupt went through an `exec`, as that of a dataclass in a module that is just
+    being imported, though it was caught then; an `exec` that goes well takes that back (CPython's `run_eval_code_obj`).
+    """
+    exec("")
+
+
 def stop_on_signals(stop: threading.Event) -> None:
     """Set `stop` at the first signal; a second one ends the process at once. Call it before any thread is started.
 

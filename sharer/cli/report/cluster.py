@@ -19,6 +19,7 @@ from sharer.cli.options import Output
 from sharer.cli.report.cluster_table import Style, csv_pieces, print_cluster
 from sharer.cli.show.long_table import terminal_width
 from sharer.cli.show.progress import Progress
+from sharer.cli.signals import forget_interrupt
 from sharer.core.cluster.account import Selection, report_cluster
 from sharer.core.cluster.live import with_live
 from sharer.core.cluster.report import ClusterReport, MissingSource
@@ -90,6 +91,7 @@ def watch_cluster(
                         click.echo(f"missing: {missing.source}: {missing.problem}", err=documents)
                 pause(max(WATCH_S, took_s / WATCH_SHARE))
         except KeyboardInterrupt:
+            forget_interrupt()
             click.echo()
 
 

@@ -15,6 +15,7 @@ from sharer.adapters.documents import read_node_report
 from sharer.adapters.local_socket import ask, socket_path
 from sharer.cli.cluster_access import access_options, has_access
 from sharer.cli.options import Output, command_line, output_option, print_document, run_dir_option
+from sharer.cli.signals import forget_interrupt
 from sharer.core.errors import InputError, NodeError, SharerError
 from sharer.core.report.node import NodeReport
 
@@ -157,6 +158,7 @@ def keep_showing(
             show(found)
             pause(WATCH_S)
     except KeyboardInterrupt:
+        forget_interrupt()
         click.echo()
 
 

@@ -464,7 +464,7 @@ def test_ctrl_c_ends_a_report_at_once_whatever_the_server_does(fleet: FleetServe
         assert asking.stderr is not None
         assert asking.stderr.readline().startswith("reading http")
         asking.send_signal(signal.SIGINT)
-        out, err = asking.communicate(timeout=10.0)  # a request is given 30 s
+        out, err = asking.communicate(timeout=20.0)  # a request is given 30 s
     assert (asking.returncode, out) == (1, "")
     assert "Traceback" not in err
 

@@ -33,7 +33,7 @@ from tests.core.builders import gpu, gpu_uuid, mig, node, policy, rule, time_sli
 from tests.core.evidence import held, key, process, reading
 from tests.core.nodes import known, report
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 HEALTHY = {"list": SourceStatus(read_s=999.0)}
 
 
@@ -257,6 +257,16 @@ def test_watching_goes_on_over_an_agent_s_restart_and_ends_with_ctrl_c() -> None
     keep_showing(read, seen.append, pause)
     assert seen == answers
     assert pauses == [WATCH_S] * 3
+
+
+def test_ctrl_c_in_the_middle_of_an_import_is_a_good_end_too() -> None:
+    """A dataclass is made by `exec`, and an interrupt that has gone through one is remembered after it was caught."""
+    code = (
+        "from sharer.cli.report.command import keep_showing\n"
+        "keep_showing(lambda: exec('raise KeyboardInterrupt'), print, print)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "\n", "")
 
 
 @pytest.mark.parametrize(("output", "mark"), [("table", "node-7: sharer"), ("yaml", "---")])
