@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, TypeVar
@@ -51,13 +51,7 @@ class KubeClient:
 
     def pages(self, call: Call, decoder: msgspec.json.Decoder[Page[W]]) -> Iterator[Page[W]]:
         """The pages of a list, as they come. A page that is too old to be continued is an ApiError (410)."""
-        token = ""
-        while True:
-            page = self.page(call, decoder, limit=self.timings.page_limit, token=token)
-            yield page
-            token = page.metadata.continue_
-            if not token:
-                return
+        return pages_of(lambda token: self.page(call, decoder, limit=self.timings.page_limit, token=token))
 
     def page(self, call: Call, decoder: msgspec.json.Decoder[Page[W]], *, limit: int, token: str = "") -> Page[W]:
         """One page of a list: the first, or the one that a token of the page before continues with."""
@@ -235,6 +229,17 @@ class KubeClient:
 
 
 _BARE = msgspec.json.Decoder(Bare)
+
+
+def pages_of(page: Callable[[str], Page[W]]) -> Iterator[Page[W]]:
+    """The pages of a list, as they come. `page` asks for the one that a token continues with; "" is the first."""
+    token = ""
+    while True:
+        found = page(token)
+        yield found
+        token = found.metadata.continue_
+        if not token:
+            return
 
 
 def _owner(node_name: str, uid: str) -> dict[str, object]:

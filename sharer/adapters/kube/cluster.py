@@ -12,14 +12,14 @@ from __future__ import annotations
 import datetime
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import ParamSpec, TypeVar
 
 import msgspec
 
 from sharer.adapters.kube.calls import GPU_NODES, LEASES, NODES, PODS, Call
-from sharer.adapters.kube.client import KubeClient
+from sharer.adapters.kube.client import KubeClient, pages_of
 from sharer.adapters.kube.errors import ApiError
 from sharer.adapters.kube.fleet import Lease, Node, lease_facts, node_facts
 from sharer.adapters.kube.gpu_nodes import GpuNodeReader
@@ -164,7 +164,7 @@ class _Lister:
         items: list[T] = []
         problems: list[str] = []
         seen = 0
-        for page in self._pages(call, decoder, limit):
+        for page in pages_of(lambda token: self._page(call, decoder, limit, token)):
             for one in page.items or ():
                 found = read_one(one)
                 if isinstance(found, str):
@@ -175,15 +175,6 @@ class _Lister:
             self._progress(call.resource.plural, seen)
         more = f"; {len(problems) - 1} more cannot be read either" if len(problems) > 1 else ""
         return Source(items=tuple(items), problem=problems[0] + more if problems else None)
-
-    def _pages(self, call: Call, decoder: msgspec.json.Decoder[Page[W]], limit: int) -> Iterator[Page[W]]:
-        token = ""
-        while True:
-            page = self._page(call, decoder, limit, token)
-            yield page
-            token = page.metadata.continue_
-            if not token:
-                return
 
     def _page(self, call: Call, decoder: msgspec.json.Decoder[Page[W]], limit: int, token: str) -> Page[W]:
         waited_s = 0.0

@@ -5,18 +5,12 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 
-import msgspec
-
 from sharer.adapters.kube.pods import is_extended, whole_number
-from sharer.adapters.kube.wire import ObjectMeta
+from sharer.adapters.kube.wire import ObjectMeta, Read
 from sharer.core.cluster.facts import LeaseFacts, NodeCapacity, is_telling
 
 
-class _Read(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Fields in camelCase, unknown ones skipped."""
-
-
-class Condition(_Read, frozen=True):
+class Condition(Read, frozen=True):
     """One of a Node's."""
 
     type: str
@@ -25,13 +19,13 @@ class Condition(_Read, frozen=True):
     message: str = ""
 
 
-class NodeSpec(_Read, frozen=True):
+class NodeSpec(Read, frozen=True):
     """Of a Node."""
 
     unschedulable: bool = False
 
 
-class NodeStatus(_Read, frozen=True):
+class NodeStatus(Read, frozen=True):
     """Of a Node."""
 
     capacity: dict[str, str] | None = None
@@ -39,7 +33,7 @@ class NodeStatus(_Read, frozen=True):
     conditions: list[Condition] | None = None
 
 
-class Node(_Read, frozen=True):
+class Node(Read, frozen=True):
     """A Node."""
 
     metadata: ObjectMeta
@@ -47,14 +41,14 @@ class Node(_Read, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
-class LeaseSpec(_Read, frozen=True):
+class LeaseSpec(Read, frozen=True):
     """Of a Lease."""
 
     lease_duration_seconds: int | None = None
     renew_time: str | None = None
 
 
-class Lease(_Read, frozen=True):
+class Lease(Read, frozen=True):
     """A Lease."""
 
     metadata: ObjectMeta

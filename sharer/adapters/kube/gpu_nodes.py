@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar, cast
 
 import msgspec
 
-from sharer.adapters.kube.wire import ObjectMeta
+from sharer.adapters.kube.wire import ObjectMeta, Read
 from sharer.core.cluster.facts import GpuNodeFacts
 from sharer.core.report.node import (
     LEASE_ANNOTATION,
@@ -29,11 +29,7 @@ T = TypeVar("T", bound=Hashable)
 Count = Annotated[int, msgspec.Meta(ge=0)]  # anything below is nobody's count (bug case P38)
 
 
-class _Read(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Fields in camelCase, unknown ones skipped."""
-
-
-class _Host(_Read, frozen=True):
+class _Host(Read, frozen=True):
     driver: str | None = None
     kernel: str | None = None
     cgroup: str | None = None
@@ -41,7 +37,7 @@ class _Host(_Read, frozen=True):
     injection_reason: str | None = None
 
 
-class _Staged(_Read, frozen=True):
+class _Staged(Read, frozen=True):
     source: str = "unknown"
     hash: str = ""
     seen_at: str = "unknown"
@@ -49,7 +45,7 @@ class _Staged(_Read, frozen=True):
     waits_for: str | None = None
 
 
-class _Policy(_Read, frozen=True):
+class _Policy(Read, frozen=True):
     wanted: str | None = None
     wanted_hash: str | None = None
     in_force: str | None = None
@@ -59,7 +55,7 @@ class _Policy(_Read, frozen=True):
     staged: _Staged | None = None
 
 
-class _Resource(_Read, frozen=True):
+class _Resource(Read, frozen=True):
     name: str
     strategy: str | None = None
     slices: Count = 0
@@ -72,7 +68,7 @@ class _Resource(_Read, frozen=True):
     waiting: Count = 0
 
 
-class _Gpu(_Read, frozen=True):
+class _Gpu(Read, frozen=True):
     uuid: str
     gpu_uuid: str = ""  # "" becomes the UUID: a GPU without MIG devices
     index: Count | None = None
@@ -100,7 +96,7 @@ class _Gpu(_Read, frozen=True):
     waiting: str | None = None
 
 
-class _Holder(_Read, frozen=True):
+class _Holder(Read, frozen=True):
     id: str
     resource: str = "unknown"
     state: str = "held"
@@ -115,13 +111,13 @@ class _Holder(_Read, frozen=True):
     reason: str = ""
 
 
-class _Warning(_Read, frozen=True):
+class _Warning(Read, frozen=True):
     reason: str = "unknown"
     message: str = ""
     since: str | None = None
 
 
-class _Status(_Read, frozen=True):
+class _Status(Read, frozen=True):
     observed_at: str | None = None
     agent: str | None = None
     node: _Host = _Host()
@@ -134,12 +130,12 @@ class _Status(_Read, frozen=True):
     warnings: tuple[_Warning, ...] = ()
 
 
-class _Object(_Read, frozen=True):
+class _Object(Read, frozen=True):
     metadata: ObjectMeta
     status: _Status | None = None  # None: an agent has made it, and has told nothing yet
 
 
-class _Named(_Read, frozen=True):
+class _Named(Read, frozen=True):
     metadata: ObjectMeta
 
 

@@ -9,9 +9,9 @@ from typing import TypeVar
 import msgspec
 
 from sharer.adapters.kube.calls import GPU_NODES, JSON, NODES, Call, Resource
-from sharer.adapters.kube.client import KubeClient
+from sharer.adapters.kube.client import KubeClient, pages_of
 from sharer.adapters.kube.errors import ApiError
-from sharer.adapters.kube.wire import Bare, ObjectMeta, Page
+from sharer.adapters.kube.wire import Bare, ObjectMeta, Page, Read
 from sharer.core.doctor.cluster_checks import ClusterSurvey, SeenDaemonSet, SeenNode, has_gpus, policy_of
 from sharer.core.doctor.survey import Right
 
@@ -40,37 +40,33 @@ W = TypeVar("W")
 T = TypeVar("T")
 
 
-class _Read(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Fields in camelCase, unknown ones skipped."""
-
-
-class Taint(_Read, frozen=True):
+class Taint(Read, frozen=True):
     """Of a Node."""
 
     key: str
     effect: str = ""
 
 
-class NodeSpec(_Read, frozen=True):
+class NodeSpec(Read, frozen=True):
     """Of a Node."""
 
     taints: list[Taint] | None = None
 
 
-class NodeInfo(_Read, frozen=True):
+class NodeInfo(Read, frozen=True):
     """Of a Node."""
 
     kubelet_version: str = ""
 
 
-class NodeStatus(_Read, frozen=True):
+class NodeStatus(Read, frozen=True):
     """Of a Node."""
 
     node_info: NodeInfo = NodeInfo()
     capacity: dict[str, str] | None = None
 
 
-class Node(_Read, frozen=True):
+class Node(Read, frozen=True):
     """A Node, as far as it tells of GPUs and of who may run there."""
 
     metadata: ObjectMeta
@@ -78,38 +74,38 @@ class Node(_Read, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
-class Container(_Read, frozen=True):
+class Container(Read, frozen=True):
     """Of a pod's template."""
 
     image: str = ""
 
 
-class TemplateSpec(_Read, frozen=True):
+class TemplateSpec(Read, frozen=True):
     """Of a pod's template."""
 
     containers: list[Container] | None = None
 
 
-class Template(_Read, frozen=True):
+class Template(Read, frozen=True):
     """Of a DaemonSet's pods."""
 
     spec: TemplateSpec = TemplateSpec()
 
 
-class DaemonSetSpec(_Read, frozen=True):
+class DaemonSetSpec(Read, frozen=True):
     """Of a DaemonSet."""
 
     template: Template = Template()
 
 
-class DaemonSetStatus(_Read, frozen=True):
+class DaemonSetStatus(Read, frozen=True):
     """Of a DaemonSet."""
 
     desired_number_scheduled: int = 0
     number_ready: int = 0
 
 
-class DaemonSet(_Read, frozen=True):
+class DaemonSet(Read, frozen=True):
     """A DaemonSet, as far as it tells whose it is and how it is."""
 
     metadata: ObjectMeta
@@ -117,33 +113,33 @@ class DaemonSet(_Read, frozen=True):
     status: DaemonSetStatus = DaemonSetStatus()
 
 
-class BindingSpec(_Read, frozen=True):
+class BindingSpec(Read, frozen=True):
     """Of a ValidatingAdmissionPolicyBinding."""
 
     policy_name: str = ""
     validation_actions: list[str] | None = None
 
 
-class Binding(_Read, frozen=True):
+class Binding(Read, frozen=True):
     """A ValidatingAdmissionPolicyBinding, as far as it tells what a policy does."""
 
     metadata: ObjectMeta
     spec: BindingSpec = BindingSpec()
 
 
-class Info(_Read, frozen=True):
+class Info(Read, frozen=True):
     """The API server's version."""
 
     git_version: str = ""
 
 
-class ReviewStatus(_Read, frozen=True):
+class ReviewStatus(Read, frozen=True):
     """The answer to "may I?"."""
 
     allowed: bool = False
 
 
-class Review(_Read, frozen=True):
+class Review(Read, frozen=True):
     """A SelfSubjectAccessReview."""
 
     status: ReviewStatus = ReviewStatus()
@@ -261,10 +257,6 @@ def _runtime_classes(client: KubeClient) -> Iterator[str]:
 
 
 def _list(client: KubeClient, call: Call, page: type[Page[W]]) -> Iterator[W]:
-    decoder, token = msgspec.json.Decoder(page), ""
-    while True:
-        found = client.page(call, decoder, limit=PAGE, token=token)
+    decoder = msgspec.json.Decoder(page)
+    for found in pages_of(lambda token: client.page(call, decoder, limit=PAGE, token=token)):
         yield from found.items or ()
-        token = found.metadata.continue_
-        if not token:
-            return

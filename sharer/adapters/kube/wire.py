@@ -9,11 +9,11 @@ import msgspec
 W = TypeVar("W")
 
 
-class _Read(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
+class Read(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
     """Fields in camelCase, unknown ones skipped."""
 
 
-class ListMeta(_Read, frozen=True):
+class ListMeta(Read, frozen=True):
     """Of a list, or a bookmark."""
 
     resource_version: str
@@ -27,33 +27,33 @@ class Page(msgspec.Struct, Generic[W], frozen=True, kw_only=True):
     items: list[W] | None = None
 
 
-class WatchEvent(_Read, frozen=True):
+class WatchEvent(Read, frozen=True):
     """One line of a watch."""
 
     type: str
     object: msgspec.Raw
 
 
-class Bookmark(_Read, frozen=True):
+class Bookmark(Read, frozen=True):
     """The object of a BOOKMARK."""
 
     metadata: ListMeta
 
 
-class StatusCause(_Read, frozen=True):
+class StatusCause(Read, frozen=True):
     """A machine-readable part of a refusal."""
 
     reason: str = ""
 
 
-class StatusDetails(_Read, frozen=True):
+class StatusDetails(Read, frozen=True):
     """More about a refusal."""
 
     retry_after_seconds: int = 0
     causes: tuple[StatusCause, ...] = ()
 
 
-class Status(_Read, frozen=True):
+class Status(Read, frozen=True):
     """A refusal."""
 
     message: str = ""
@@ -62,7 +62,7 @@ class Status(_Read, frozen=True):
     details: StatusDetails | None = None
 
 
-class ObjectMeta(_Read, frozen=True):
+class ObjectMeta(Read, frozen=True):
     """Of any object."""
 
     name: str
@@ -74,13 +74,13 @@ class ObjectMeta(_Read, frozen=True):
     annotations: dict[str, str] | None = None
 
 
-class ContainerResources(_Read, frozen=True):
+class ContainerResources(Read, frozen=True):
     """What a container asks for."""
 
     limits: dict[str, str] | None = None
 
 
-class Container(_Read, frozen=True):
+class Container(Read, frozen=True):
     """A container of a pod's spec."""
 
     name: str
@@ -88,7 +88,7 @@ class Container(_Read, frozen=True):
     restart_policy: str | None = None
 
 
-class PodSpec(_Read, frozen=True):
+class PodSpec(Read, frozen=True):
     """Of a pod."""
 
     node_name: str | None = None
@@ -96,14 +96,14 @@ class PodSpec(_Read, frozen=True):
     containers: list[Container] | None = None
 
 
-class ContainerStatus(_Read, frozen=True):
+class ContainerStatus(Read, frozen=True):
     """A container as the kubelet last reported it."""
 
     name: str
     container_id: str = msgspec.field(name="containerID", default="")  # "containerd://<id>"; "" before the first start
 
 
-class PodStatus(_Read, frozen=True):
+class PodStatus(Read, frozen=True):
     """Of a pod."""
 
     phase: str = ""
@@ -111,7 +111,7 @@ class PodStatus(_Read, frozen=True):
     container_statuses: list[ContainerStatus] | None = None
 
 
-class Pod(_Read, frozen=True):
+class Pod(Read, frozen=True):
     """A pod."""
 
     metadata: ObjectMeta
@@ -119,13 +119,13 @@ class Pod(_Read, frozen=True):
     status: PodStatus = PodStatus()
 
 
-class Bare(_Read, frozen=True):
+class Bare(Read, frozen=True):
     """Any object of which only the metadata matters: a Node, the answer to a write."""
 
     metadata: ObjectMeta
 
 
-class ConfigMap(_Read, frozen=True):
+class ConfigMap(Read, frozen=True):
     """A ConfigMap."""
 
     metadata: ObjectMeta

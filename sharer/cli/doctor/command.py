@@ -11,6 +11,7 @@ import click
 
 from sharer.cli.cluster_access import access_options, has_access, open_cluster
 from sharer.cli.options import Output, output_option, print_document
+from sharer.cli.show.tables import echo_table
 from sharer.core.doctor.checkup import Doctor, Level, exit_status
 
 if TYPE_CHECKING:
@@ -86,14 +87,10 @@ def _of_cluster(client: KubeClient | None) -> Doctor:
 
 
 def _print(found: Doctor) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     styles = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red", Level.UNKNOWN: "magenta"}
-    console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = 10_000
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -101,9 +98,6 @@ def _print(found: Doctor) -> None:
         table.add_row(Text(check.level.value, styles[check.level]), f"{check.name}: {check.found}")
         if check.cure is not None:
             table.add_row("", Text(f"what to do: {check.cure}", "dim"))
-    with console.capture() as captured:
-        console.print(table)
-    for line in captured.get().splitlines():
-        click.echo(line.rstrip())
+    echo_table(table)
     counts = ", ".join(f"{found.count(level)} {level.value}" for level in Level if found.count(level))
     click.echo(f"\n{found.node or 'the cluster'}: {counts}")

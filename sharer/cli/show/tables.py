@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from sharer.core.quantities import format_bytes
 from sharer.core.report.plan import Offered
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 Cell = str | int | None  # None: nothing to say
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     """Print a table. Columns of numbers are aligned to the right."""
-    from rich.console import Console  # here, because most uses of the command line draw no table
-    from rich.table import Table
+    from rich.table import Table  # here, because most uses of the command line draw no table
 
-    console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = 10_000
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for number, name in enumerate(columns):
         numeric = all(isinstance(row[number], int | None) for row in rows)
         table.add_column(name, justify="right" if numeric and rows else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(cell_text, row))
+    echo_table(table)
+
+
+def echo_table(table: Table) -> None:
+    """Print a table of rich's, without blanks at the end of a line."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = 10_000
     with console.capture() as captured:
         console.print(table)
     for line in captured.get().splitlines():
