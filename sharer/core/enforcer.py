@@ -1,7 +1,7 @@
 """What holds a container to its promise, as an interface, and what enforcers and their flow need from outside.
 
-`sharer/enforcers` has one module for each means. The flow `enforce` chooses (core/policy/enforcers), applies and
-verifies; it knows none of them by name.
+`sharer/enforcers` has one module for each means. Which of them is to hold what, `core/policy/enforcers` chooses; the
+flows in `flows/hold` apply and verify, and know none of them by name.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
     ├── InputError      the person at the command line: a wrong file or argument; exit code 2
     │   └── PolicyError the operator: a policy that cannot be accepted, with every problem found
     ├── NodeError       the node: driver, GPU, file or socket; tried again, shown in the report
+    │   ├── ApiError    the API server (`core/api_error`)
     │   ├── AwayError   it is away for a while, as is to be expected: nobody is warned
     │   └── FinalError  this process will never see it mended, and a new one may: the agent ends with exit code 1
     └── RequestError    the kubelet asked for something that cannot run; travels as a gRPC error, so a user reads it

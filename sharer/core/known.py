@@ -37,7 +37,10 @@ class About:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """Everything that an agent knows at one moment."""
+    """Everything that an agent knows at one moment and tells of.
+
+    `flows/tell/report` makes it of a `flows.state.NodeView`: without what only the flows go by to do their next step.
+    """
 
     inventory: Inventory | None = None
     driver_problem: str | None = None

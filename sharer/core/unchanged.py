@@ -1,4 +1,4 @@
-"""Not working out again what follows from the same objects: an idle node asks the core the same every two seconds."""
+"""Not working out again what follows from the same objects: an idle node asks the core the same in every round."""
 
 from __future__ import annotations
 

@@ -42,7 +42,10 @@ class Basis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """Everything a kubelet answer or a report needs, consistent within itself."""
+    """Everything a kubelet answer or a report needs, consistent within itself.
+
+    A `core.known.Known` is made of it for whoever tells: without what only the flows go by to do their next step.
+    """
 
     inventory: Inventory | None = None  # None: the driver has not answered yet
     driver_problem: str | None = None  # why the last look at the driver failed

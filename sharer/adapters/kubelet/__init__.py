@@ -7,6 +7,7 @@ feed        the list, and the streams that read it
 wire        sharer's words as protobuf, and back
 sockets     socket files: names, identity, who listens, leftovers
 counters    what happened how often
+repeats     a failure that repeats is said once
 timings     every interval and deadline, with its reason
 """
 

@@ -11,6 +11,7 @@ logs         new lines of a daemon's logs
 states       state.json of each daemon: written here, read by the agent
 state_text   what is in it
 wanted       what the agent wants, from its report; the last one is kept
+modes        which compute mode each GPU had before MPS
 files        small JSON files, whole or not at all
 """
 

@@ -4,6 +4,7 @@ driver      NvmlDriver: what the flows use; it puts the others together
 session     NVML opened and closed; the GPUs that this session found
 discovery   what exists: an Inventory
 faults      XID events, liveness, recovery actions
+limits      memory limits of cgroups
 modes       compute modes
 processes   who runs on which GPU or MIG device
 topology    how GPUs are linked

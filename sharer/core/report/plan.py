@@ -1,7 +1,7 @@
-"""The documents that commands print and read: core's values in words and units for people and scripts (DESIGN §8).
+"""The Plan and PolicyCheck documents: what a policy offers on a node, and whether it can be accepted (DESIGN §8).
 
 Each document names its `kind`; `adapters/documents` writes the fields in camelCase. None is "unknown", never 0. What a
-document needs is worked out here, so that table, JSON and, later, the GpuNode object cannot say different things.
+document needs is worked out here, so that table and JSON cannot say different things.
 """
 
 from __future__ import annotations

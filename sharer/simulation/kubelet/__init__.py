@@ -6,7 +6,8 @@
         pod.phase, pod.ids("example.com/gpu"), pod.env()
 
 Read it in this order: `records` (what one sees), `fake` and its two halves `workload` and `observer` over `life`, then
-`process` (one run of a kubelet) with `registration`, `devices`, `allocation`, `topology`, `podresources`, `checkpoint`.
+`process` (one run of a kubelet) with `registration`, `plugins`, `devices`, `allocation`, `topology`, `podresources`,
+`checkpoint`. What outlives a run: `world`, `pods`, `journal`. Beside them `sockets` and `names`.
 Not there: the plugin-watcher path (contract §2.6), DRA, cpu and memory. Known to differ: status updates come at once,
 containers retry only when told (`sync_pod`), init containers end at once.
 """
