@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from sharer.simulation.hardware import SimulatedGpu
 from sharer.simulation.memory_limits import LIMIT_MAX, CgroupLimits, LimitBackend, LimitEntry
 from sharer.simulation.nvml import SimulatedLibrary
-from sharer.simulation.steering import Fault, GpuSteering, SimulatedXid
+from sharer.simulation.steering import PATIENCE_S, Fault, GpuSteering, SimulatedXid
 
 
 class SimulatedGpus(GpuSteering):
@@ -53,7 +53,7 @@ class SimulatedGpus(GpuSteering):
         with self._lock:
             return self._calls[function, uuid]
 
-    def wait_for_calls(self, function: str, count: int, *, timeout_s: float = 10.0) -> None:
+    def wait_for_calls(self, function: str, count: int, *, timeout_s: float = PATIENCE_S) -> None:
         """Wait until a function was called that often. Raises TimeoutError."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._calls[function, None] >= count, timeout_s):

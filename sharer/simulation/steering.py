@@ -22,6 +22,7 @@ from sharer.simulation.memory_limits import LIMIT_MAX, LimitBackend, LimitEntry,
 
 GPU_IS_LOST = 15  # NVML_ERROR_GPU_IS_LOST
 EVERY_FUNCTION = "*"
+PATIENCE_S = 30.0  # of who waits, beside whatever else the machine does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +203,7 @@ class GpuSteering(ABC):
         """How often a function was called so far, by anybody; with a UUID, on that GPU or MIG device."""
 
     @abstractmethod
-    def wait_for_calls(self, function: str, count: int, *, timeout_s: float = 10.0) -> None:
+    def wait_for_calls(self, function: str, count: int, *, timeout_s: float = PATIENCE_S) -> None:
         """Wait until a function was called that often. Raises TimeoutError."""
 
     @abstractmethod

@@ -209,14 +209,21 @@ class Handler(BaseHTTPRequestHandler):
         watcher = watch.watcher
         try:
             self.server.journal.answered(request, 200)
+            watcher.is_served = True
+            self.server.journal.changed()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            self._interrupted(self._feed(watch), watcher)
+            how = self._feed(watch)
+            self._unfollow(watcher)  # first: whoever sees the end must not find the watch still counted
+            self._interrupted(how)
         finally:
-            self.server.store.unfollow(watcher)
-            self.server.journal.changed()
+            self._unfollow(watcher)
+
+    def _unfollow(self, watcher: Watcher) -> None:
+        self.server.store.unfollow(watcher)
+        self.server.journal.changed()
 
     def _feed(self, watch: WatchAnswer) -> tuple[Ending, bytes]:
         """Send events until something ends the stream. Returns what, and the line that it broke in if it did."""
@@ -244,7 +251,7 @@ class Handler(BaseHTTPRequestHandler):
                 return Ending.RESET, b""
         return Ending.RESET, b""
 
-    def _interrupted(self, how: tuple[Ending, bytes], watcher: Watcher) -> None:
+    def _interrupted(self, how: tuple[Ending, bytes]) -> None:
         ending, line = how
         half = line[: len(line) // 2]
         match ending:
@@ -258,8 +265,6 @@ class Handler(BaseHTTPRequestHandler):
             case Ending.RESET:
                 self._reset()
             case Ending.SILENT:
-                self.server.store.unfollow(watcher)
-                self.server.journal.changed()
                 while not self._peer_has_left() and not self.server.ended.wait(PEER_CHECK_S):
                     pass
                 self.close_connection = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 import time
@@ -27,7 +28,7 @@ from sharer.simulation.apiserver.store import Key, Store
 from sharer.simulation.apiserver.watcher import Ending
 from sharer.simulation.apiserver.writes import Writes
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0  # of who waits, beside whatever else the machine does
 
 
 class ApiServer:
@@ -60,6 +61,7 @@ class ApiServer:
         self._api = Api(self._kinds, self._definitions, self._store, self._access, self._lists, self._writes, discovery)
         self._lifecycle = threading.Lock()
         self._http: HttpServer | None = None
+        self._place: socket.socket | None = None  # holds the port, so that nobody else has it while this is away
         self._port = 0
 
     # -- life
@@ -69,6 +71,11 @@ class ApiServer:
         with self._lifecycle:
             if self._http is not None:
                 raise RuntimeError("this API server runs already; stop it first")
+            if self._place is None:
+                self._place = socket.socket()
+                self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the listener does beside it
+                self._place.bind(("127.0.0.1", self._port))
+                self._port = self._place.getsockname()[1]
             self._http = HttpServer(
                 self._port,
                 self._tls,
@@ -79,7 +86,6 @@ class ApiServer:
                 self._journal,
                 self._clock,
             )
-            self._port = self._http.server_port
         return self
 
     def stop(self) -> None:
@@ -97,6 +103,9 @@ class ApiServer:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        if self._place is not None:
+            self._place.close()
+            self._place = None
 
     @property
     def url(self) -> str:
@@ -197,10 +206,15 @@ class ApiServer:
         self._lists.expire()
 
     def interrupt_watches(self, ending: Ending, resource: str | None = None) -> int:
-        """End the watches in progress like this, after what they were sent so far. Returns how many."""
+        """End the watches in progress like this, after what they were sent so far. Returns how many.
+
+        They do not count any more when this returns, so that `wait_watches` waits for those that follow.
+        """
         chosen = [watcher for watcher in self._store.watchers() if resource in (None, watcher.kind.plural)]
         for watcher in chosen:
             watcher.end(ending)
+            self._store.unfollow(watcher)
+        self._journal.changed()
         return len(chosen)
 
     def send_bookmarks(self) -> None:
@@ -238,6 +252,7 @@ class ApiServer:
                 since=watcher.since,
             )
             for watcher in self._store.watchers()
+            if watcher.is_served
         )
 
     def wait_requests(

@@ -34,6 +34,7 @@ class Watcher:
         self.select = select
         self.fields = fields  # the field selector, for people
         self.since = 0
+        self.is_served = False  # its request was answered; before that, nobody should count on it
         self._changed = threading.Condition()
         self._waiting: deque[bytes | Ending] = deque()
 

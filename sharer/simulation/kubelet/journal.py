@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sharer.simulation.kubelet.records import ListMessage, RegisterCall, Stream
+
+_LOOK_S = 0.02  # between two looks whether the kubelet has died
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +23,17 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Do nothing for a while (or until the kubelet dies), then go on as usual."""
+    """Do nothing for a while, or until `over` is set, or until the kubelet dies; then go on as usual."""
 
     seconds: float
+    over: threading.Event = field(default_factory=threading.Event, compare=False)
+
+    def wait(self, dead: threading.Event) -> None:
+        """Return when it is time to go on."""
+        until_s = time.monotonic() + self.seconds
+        while not dead.is_set() and (left_s := until_s - time.monotonic()) > 0:
+            if self.over.wait(min(left_s, _LOOK_S)):
+                return
 
 
 @dataclass(frozen=True, slots=True)

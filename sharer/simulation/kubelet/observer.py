@@ -10,6 +10,8 @@ from sharer.simulation.kubelet.life import Life
 from sharer.simulation.kubelet.podresources import PodResourcesCall, PodResourcesFault
 from sharer.simulation.kubelet.records import Capacity, RegisterCall, Stream
 
+PATIENCE_S = 30.0  # of who waits, beside whatever else the machine does
+
 
 class Observer(Life):
     """Reads what is so, waits until it is, and plans faults."""
@@ -119,13 +121,15 @@ class Observer(Life):
 
     # -- waiting
 
-    def wait_for(self, predicate: Callable[[], bool], timeout_s: float = 10.0, what: str = "the condition") -> None:
+    def wait_for(
+        self, predicate: Callable[[], bool], timeout_s: float = PATIENCE_S, what: str = "the condition"
+    ) -> None:
         """Block until `predicate()` holds, looked at on every change. Raises TimeoutError saying what is so instead."""
         with self._changed:
             if not self._changed.wait_for(predicate, timeout_s):
                 raise TimeoutError(f"{what} did not come true within {timeout_s:g} s; {self._describe()}")
 
-    def wait_registered(self, resource: str, count: int = 1, timeout_s: float = 10.0) -> RegisterCall:
+    def wait_registered(self, resource: str, count: int = 1, timeout_s: float = PATIENCE_S) -> RegisterCall:
         """Block until `count` Register calls of the resource were accepted, over all restarts. Returns that one."""
 
         def accepted() -> list[RegisterCall]:
@@ -135,7 +139,7 @@ class Observer(Life):
         return accepted()[count - 1]
 
     def wait_capacity(
-        self, resource: str, capacity: int, allocatable: int | None = None, timeout_s: float = 10.0
+        self, resource: str, capacity: int, allocatable: int | None = None, timeout_s: float = PATIENCE_S
     ) -> None:
         """Block until the node shows these numbers (`allocatable` None: the same as capacity)."""
         wanted = Capacity(capacity, capacity if allocatable is None else allocatable)
@@ -145,7 +149,7 @@ class Observer(Life):
         self,
         resource: str,
         predicate: Callable[[Stream], bool],
-        timeout_s: float = 10.0,
+        timeout_s: float = PATIENCE_S,
         what: str = "a stream's state",
     ) -> Stream:
         """Block until the resource's latest stream is as asked. Returns it."""

@@ -94,8 +94,8 @@ class Registration(rpc.RegistrationServicer):
         match fault:
             case Refuse(text=text):
                 raise PluginFailure(text)
-            case Block(seconds=seconds):
-                self._dead.wait(seconds)
+            case Block():
+                fault.wait(self._dead)
             case Ignore():
                 return
             case Die(answer=False):
