@@ -210,6 +210,33 @@ def test_the_agent_starts_without_the_libraries_of_the_command_line_or_the_api()
     assert {"click", "rich", "kubernetes", "prometheus_client"}.isdisjoint(loaded)
 
 
+# ---- the tests
+
+
+def test_no_test_module_imports_another() -> None:
+    """What two of them use is a module of its own, named by its purpose; who mends one test then breaks no other."""
+    paths = sorted((ROOT / "tests").rglob("*.py"))
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in paths}
+    tests = {name for name, path in modules.items() if path.name.startswith("test_")}
+    assert "tests.test_project" in tests
+    found = [
+        f"{name} imports {other}"
+        for name, path in modules.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        for other in sorted(modules_of(node) & tests)
+    ]
+    assert found == []
+
+
+def modules_of(node: ast.AST) -> set[str]:
+    """The full names that an import statement may take a module by; of anything else, none."""
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    if isinstance(node, ast.ImportFrom) and node.module is not None:
+        return {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return set()
+
+
 # ---- documents
 
 
@@ -227,6 +254,18 @@ def test_every_module_that_a_sentence_names_exists() -> None:
             found = [ROOT / below / f"{name}{suffix}" for below in ("sharer", "tests") for suffix in ("", ".py")]
             lost += [] if any(one.exists() for one in found) else [f"{path.relative_to(ROOT)} names {name}"]
     assert lost == []
+
+
+def test_every_room_tells_of_each_of_its_modules() -> None:
+    """In the docstring or the imports of its `__init__`, so that a newcomer knows where to begin and what is left."""
+    untold = []
+    for room in (ROOT / "sharer").rglob("__init__.py"):
+        if room.parent.name in ("kubeletapi", "cli"):
+            continue  # generated; and the commands have their list in `cli/group`
+        text = room.read_text()
+        names = [path.stem for path in room.parent.glob("*.py") if path != room]
+        untold += [str(room.parent / name) for name in names if not re.search(rf"(?<![\w/]){name}(?!\w)", text)]
+    assert untold == []
 
 
 def test_contributing_explains_every_task_on_one_page() -> None:

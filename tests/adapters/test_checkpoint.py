@@ -19,15 +19,8 @@ from sharer.core.errors import NodeError
 from sharer.core.holders.evidence import CheckpointEntry, CheckpointReading
 from sharer.simulation.kubelet import ContainerSpec
 from sharer.simulation.kubelet import write_checkpoint as write_as_a_kubelet
+from tests.adapters.real_checkpoint import REAL
 from tests.simulation.kubelet.node import GPU, fake_node
-
-# As written by a real kubelet 1.36.2 (kubelet-contract §11).
-REAL = (
-    b'{"Data":{"PodDeviceEntries":[{"PodUID":"6a9f3b1e-4f0d-4d64-9d0a-1b6a3f9d8c11","ContainerName":"c",'
-    b'"ResourceName":"sharer.io/gpu","DeviceIDs":{"-1":["GPU-0::0"]},'
-    b'"AllocResp":"ChYKDVNIQVJFUl9ERVZJQ0USBUdQVS0wKhEKD3NoYXJlci5pby9ncHU9MA=="}],'
-    b'"RegisteredDevices":{"sharer.io/gpu":["GPU-0::0"]}},"Checksum":1208255127}'
-)
 
 
 class ByHand:
@@ -246,7 +239,7 @@ def test_the_kubelets_write_is_noticed_and_names_every_container_of_the_pod(watc
                 ContainerSpec(name="s", limits={GPU: 1}, sidecar=True),
             ],
         )
-        assert written.wait(5)
+        assert written.wait(30)
         found = checkpoint.read()
         assert found is not None
         given = {one.container: set(one.ids) for one in found.entries if one.uid == pod.uid}

@@ -122,7 +122,11 @@ def test_clients_that_never_finish_their_request_hold_nobody_up(address: tuple[s
 
 
 def test_a_client_that_does_not_ask_in_time_is_dropped() -> None:
-    with serving(request_s=0.05) as address, socket.create_connection(address, PATIENCE_S) as client:
+    with (
+        serving(request_s=0.05) as address,
+        socket.create_connection(address, PATIENCE_S) as client,
+        contextlib.suppress(ConnectionError),  # it may be dropped before it has said a word
+    ):
         client.sendall(b"GET /heal")
         assert client.recv(1) == b""
 
@@ -133,7 +137,7 @@ def test_a_client_that_does_not_take_its_answer_is_dropped() -> None:
         client.settimeout(PATIENCE_S)
         client.connect(address)
         client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-        threading.Event().wait(0.5)  # it does nothing for longer than it may
+        threading.Event().wait(2.0)  # it does nothing for longer than it may
         taken = 0
         with contextlib.suppress(ConnectionResetError):
             while piece := client.recv(65536):

@@ -87,7 +87,7 @@ def test_an_error_of_the_kubelet_is_no_news(node: Node, podresources: PodResourc
 
 def test_a_kubelet_that_does_not_answer_is_left_alone_after_the_deadline(node: Node) -> None:
     node.kubelet.on_next_podresources_call(Hang())
-    with contextlib.closing(PodResources(node.kubelet.podresources_socket, deadline_s=0.1)) as podresources:
+    with contextlib.closing(PodResources(node.kubelet.podresources_socket, deadline_s=2.0)) as podresources:
         with pytest.raises(NodeError, match="Deadline Exceeded"):
             podresources.read()
         assert podresources.read().serial == 1

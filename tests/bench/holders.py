@@ -23,7 +23,7 @@ from sharer.adapters.local_socket import ask
 from sharer.simulation.apiserver import NODE, POD, ApiServer, node_object, pod_object
 from sharer.simulation.cgroups import PodCgroups, write_host_pids
 from tests.bench.figures import Figure, p
-from tests.bench.node import RESOURCE, BenchNode, Plugin, open_node
+from tests.bench.node import NODE_NAME, RESOURCE, BenchNode, Plugin, open_node
 from tests.bench.plugin import gpus, policy
 from tests.bench.reconcile import PODS, SLICES, reconcile_ms
 
@@ -73,9 +73,10 @@ def api_client() -> list[Figure]:
     with contextlib.ExitStack() as closing:
         node = closing.enter_context(full_node(hints=True))
         server = closing.enter_context(ApiServer().start())
-        server.put(NODE, node_object("node-1", uid="node-uid"))
+        server.put(NODE, node_object(NODE_NAME, uid="node-uid"))
         for pod in node.kubelet.pods():
-            server.put(POD, pod_object(pod.name, uid=pod.uid, node="node-1", phase="Running", limits={RESOURCE: EACH}))
+            limits = {RESOURCE: EACH}
+            server.put(POD, pod_object(pod.name, uid=pod.uid, node=NODE_NAME, phase="Running", limits=limits))
         kubeconfig = str(write_kubeconfig(node.root, server))
         node.start_agent(kubeconfig)  # the first one to import the client compiles it: not what is to be measured
         server.wait_watches(2, timeout_s=60)

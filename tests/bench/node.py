@@ -25,6 +25,7 @@ from tests.fakes.nvml import InstalledGpus
 
 RESOURCE = "nvidia.com/gpu.shared"
 BARE_RESOURCE = "example.com/bare"
+NODE_NAME = "node-1"  # in Kubernetes: which pods and which Node are the agent's
 _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", -1),
@@ -119,7 +120,7 @@ class BenchNode:
             "--pod-resources-socket": self.kubelet.podresources_socket, "--cgroup-root": root / "cgroup",
             "--run-dir": root / "run", "--state-dir": root / "state", "--host-root": root, "--dev-root": root / "dev",
             "--proc-root": root / "proc", "--sys-root": root / "sys", "--driver-library": self._library.path,
-            "--injection": "envvar", "--kubernetes": kubernetes,
+            "--injection": "envvar", "--kubernetes": kubernetes, "--node-name": NODE_NAME,
         }  # fmt: skip
         usage = [sys.executable, "-m", "sharer", "agent", "--help"]
         known = subprocess.run(usage, check=True, capture_output=True, text=True).stdout

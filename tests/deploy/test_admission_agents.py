@@ -2,41 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from tests.deploy.cel import Refused, judge
-from tests.deploy.chart import Object, named, objects
-
-AGENT = "system:serviceaccount:sharer:sharer-agent"
-NODE_NAME = "authentication.kubernetes.io/node-name"
-RESOURCES = {"gpunodes": ("sharer.dev", "v1alpha1"), "leases": ("coordination.k8s.io", "v1"), "nodes": ("", "v1")}
-
-
-def asked(
-    resource: str,
-    name: str,
-    new: Object | None = None,
-    old: Object | None = None,
-    *,
-    operation: str = "UPDATE",
-    sub: str = "",
-    user: str = AGENT,
-    node: Sequence[str] = ("n1",),
-) -> list[Refused] | None:
-    """What is said of a request by an agent; `node` is what its token says of where it is."""
-    group, version = RESOURCES[resource]
-    request = {
-        "operation": operation,
-        "name": name,
-        "resource": {"group": group, "version": version, "resource": resource},
-        "subResource": sub,
-        "userInfo": {"username": user, "groups": [], "extra": {NODE_NAME: list(node)}},
-    }
-    policy = named("ValidatingAdmissionPolicy", "agents.sharer.sharer.dev", objects(of="full"))
-    return judge(policy, request=request, new=new, old=old)
+from tests.deploy.agent_writes import judged
+from tests.deploy.cel import Refused
+from tests.deploy.chart import Object, objects
 
 
 def node(labels: dict[str, str] | None = None, *, spec: Any = None, **metadata: object) -> dict[str, object]:
@@ -55,29 +27,29 @@ def messages(found: list[Refused] | None) -> str:
 @pytest.mark.parametrize(("resource", "sub"), [("gpunodes", ""), ("gpunodes", "status"), ("leases", "")])
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
 def test_an_agent_writes_the_objects_of_its_own_node(resource: str, sub: str, operation: str) -> None:
-    assert asked(resource, "n1", node(), operation=operation, sub=sub) == []
+    assert judged(resource, "n1", node(), operation=operation, sub=sub) == []
 
 
 @pytest.mark.parametrize(("resource", "sub"), [("gpunodes", ""), ("gpunodes", "status"), ("leases", ""), ("nodes", "")])
 def test_an_agent_writes_nothing_of_another_node(resource: str, sub: str) -> None:
     """Threat 8."""
-    found = messages(asked(resource, "n2", node(), node(), sub=sub))
+    found = messages(judged(resource, "n2", node(), node(), sub=sub))
     assert f"the agent of node n1 may not write {resource} n2" in found
 
 
 @pytest.mark.parametrize("claim", [[], ["n1", "n2"]])
 def test_a_token_that_is_bound_to_no_node_writes_nothing(claim: list[str]) -> None:
-    assert "not bound to a pod on a node" in messages(asked("gpunodes", "n1", node(), node=claim))
+    assert "not bound to a pod on a node" in messages(judged("gpunodes", "n1", node(), node=claim))
 
 
 def test_other_users_are_no_business_of_that_policy() -> None:
-    assert asked("nodes", "n2", node(), node(), user="system:serviceaccount:other:sharer-agent") is None
+    assert judged("nodes", "n2", node(), node(), user="system:serviceaccount:other:sharer-agent") is None
 
 
 def test_labels_of_ours_may_come_change_and_go() -> None:
     old = node({"zone": "a", "sharer.dev/count": "4", "sharer.dev/driver": "615"})
-    assert asked("nodes", "n1", node({"zone": "a", "sharer.dev/count": "8", "sharer.dev/product": "x"}), old) == []
-    assert asked("nodes", "n1", node({"sharer.dev/count": "8"}), node()) == []
+    assert judged("nodes", "n1", node({"zone": "a", "sharer.dev/count": "8", "sharer.dev/product": "x"}), old) == []
+    assert judged("nodes", "n1", node({"sharer.dev/count": "8"}), node()) == []
 
 
 @pytest.mark.parametrize(
@@ -99,13 +71,13 @@ def test_labels_of_ours_may_come_change_and_go() -> None:
 )
 def test_nothing_else_of_its_own_node_may_be_changed(old: Object, new: Object) -> None:
     """Threat 8."""
-    assert "only labels sharer.dev/* may be changed" in messages(asked("nodes", "n1", new, old))
+    assert "only labels sharer.dev/* may be changed" in messages(judged("nodes", "n1", new, old))
 
 
 @pytest.mark.parametrize(("operation", "sub"), [("CREATE", ""), ("DELETE", ""), ("UPDATE", "status")])
 def test_a_node_is_neither_made_nor_deleted_nor_given_a_status(operation: str, sub: str) -> None:
     new = None if operation == "DELETE" else node()
-    assert "sharer: of a Node" in messages(asked("nodes", "n1", new, node(), operation=operation, sub=sub))
+    assert "sharer: of a Node" in messages(judged("nodes", "n1", new, node(), operation=operation, sub=sub))
 
 
 def test_the_policy_is_there_exactly_where_an_agent_writes() -> None:

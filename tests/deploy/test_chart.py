@@ -29,6 +29,7 @@ from tests.deploy.chart import (
     settings_of,
 )
 from tests.deploy.manifests import COPIES, differences
+from tests.deploy.taints import tolerates
 from tests.tasks import ROOT
 
 # ---- helm's own opinion
@@ -204,13 +205,6 @@ def test_a_null_is_no_further_toleration() -> None:
     """Helm's own way to take a default back; a chart that falls over it shows a line of its templates."""
     for workload in of_kind("DaemonSet", objects({"tolerations": None}, of="full")):
         assert pod_spec(workload)["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
-
-
-def tolerates(toleration: Mapping[str, str], taint: Mapping[str, str]) -> bool:
-    """As the scheduler decides it."""
-    if toleration.get("effect") not in (None, "", taint["effect"]) or toleration.get("key") not in (None, taint["key"]):
-        return False
-    return toleration.get("operator") == "Exists" or toleration.get("value", "") == taint["value"]
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 
 from sharer.core.known import Known
 from sharer.core.report import gpu_node_size
-from sharer.core.report.gpu_node import Summary, make_gpu_node
+from sharer.core.report.gpu_node import Summary
 from sharer.core.report.inventory import camel_case
 from sharer.core.report.node import NodeStatus
 from sharer.simulation.apiserver import GPU_NODE, ApiServer
 from sharer.simulation.apiserver.definitions import read_definition
 from sharer.simulation.apiserver.schemas import problems, structural_problems, undeclared, wrong_types
-from tests.core.nodes import ABOUT, NOW_S
-from tests.core.report.test_gpu_node import crowded, sliced
+from tests.core.report.sliced import crowded, sliced
 from tests.deploy.crd import gpu_node_crd
+from tests.deploy.gpu_nodes import published
 
 Schema = dict[str, Any]
 
@@ -42,15 +42,6 @@ def nodes(one: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
         yield from nodes(inner, f"{path}.{name}")
     if "items" in one:
         yield from nodes(one["items"], f"{path}[]")
-
-
-def stamp(at_s: float) -> str:
-    return f"2026-01-01T00:{int(at_s) // 60 % 60:02d}:{int(at_s) % 60:02d}Z"
-
-
-def published(what: Known) -> dict[str, Any]:
-    status = make_gpu_node(what, ABOUT, None, NOW_S, stamp).status_fields()
-    return {"apiVersion": "sharer.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": "n"}, "status": status}
 
 
 # ---- schema and program say the same

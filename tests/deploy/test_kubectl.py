@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from sharer.simulation.apiserver import GPU_NODE, NODE, POD, ApiServer, node_object, pod_object
-from tests.core.report.test_gpu_node import sliced
+from tests.core.report.sliced import sliced
 from tests.deploy.crd import CRD_FILE, gpu_node_crd
-from tests.deploy.test_crd import published
+from tests.deploy.gpu_nodes import published
 from tests.deploy.tools import kubectl
 from tests.tasks import ROOT
 

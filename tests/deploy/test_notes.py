@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.deploy.chart import CHART, NAMESPACE, PROFILES, RELEASE, profile, run
-from tests.deploy.test_chart import tolerates
+from tests.deploy.taints import tolerates
 from tests.tasks import ROOT
 
 

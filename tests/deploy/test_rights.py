@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import pytest
@@ -22,52 +21,13 @@ from tests.deploy.chart import (
     profile,
     settings_of,
 )
-from tests.deploy.pairs import Choice, pairwise
+from tests.deploy.combinations import FACTORS, choices, nested
 from tests.deploy.rights import CONTAINERS, ROWS, declared, given, table
 from tests.tasks import ROOT
 
-FACTORS: dict[str, tuple[object, ...]] = {
-    "distribution": ("generic", "k3s", "rke2", "k0s", "microk8s", "talos", "bottlerocket"),
-    "driver.access": ("envvar", "volume-mounts", "nri", "privileged"),
-    "policy.source": ("api", "mount"),
-    "policy.check": (True, False),
-    "kubernetes.enabled": (True, False),
-    "features.hostPids": (True, False),
-    "features.publish": (True, False),
-    "features.evict": (True, False),
-    "features.nodeLabels": (True, False),
-    "features.driverLimits": (True, False),
-    "features.mig": (True, False),
-    "features.mps": (True, False),
-    "http.port": (9465, 0),
-}
 DISTRIBUTION_FOLDERS = {"talos": "/usr/local/glibc/usr/lib"}
 KUBELET = {"microk8s": "/var/snap/microk8s/common/var/lib/kubelet", "k0s": "/var/lib/k0s/kubelet"}
 CDI = {"talos": ["/var/cdi/static", "/var/cdi/dynamic"]}
-
-
-def can_work(choice: Choice) -> bool:
-    """The combinations that the chart does not refuse."""
-    needs_api = ("features.publish", "features.evict", "features.nodeLabels")
-    if not choice["kubernetes.enabled"] and (choice["policy.source"] == "api" or any(choice[one] for one in needs_api)):
-        return False
-    if choice["driver.access"] in ("privileged", "envvar") and choice["distribution"] == "bottlerocket":
-        return False
-    if choice["driver.access"] == "privileged" and choice["features.mps"]:
-        return False
-    return bool(choice["features.hostPids"]) or not (choice["features.evict"] or choice["features.driverLimits"])
-
-
-def nested(choice: Choice) -> dict[str, Any]:
-    """As values."""
-    values: dict[str, Any] = {}
-    for path, value in choice.items():
-        *folders, name = path.split(".")
-        place = values
-        for folder in folders:
-            place = place.setdefault(folder, {})
-        place[name] = value
-    return values
 
 
 def places(distribution: object) -> dict[str, list[str]]:
@@ -81,11 +41,6 @@ def places(distribution: object) -> dict[str, list[str]]:
         "$cdi-last": [last],
         "$driver": [DISTRIBUTION_FOLDERS.get(str(distribution), "/usr/lib/x86_64-linux-gnu")],
     }
-
-
-@cache
-def choices() -> list[Choice]:
-    return pairwise(FACTORS, can_work)
 
 
 def test_the_combinations_are_few_and_every_feature_is_both_on_and_off_in_them() -> None:

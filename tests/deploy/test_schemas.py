@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.deploy.chart import PROFILES, Object, objects, of_kind
-from tests.deploy.test_rights import choices, nested
+from tests.deploy.combinations import choices, nested
 from tests.tasks import ROOT
 
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")

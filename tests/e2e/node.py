@@ -221,7 +221,7 @@ class Node:
     def _may_be_gone(self, now_s: float) -> bool:
         """Whether an agent has just been told to end: a busy kubelet may read the call when its socket is gone."""
         told = [one.told_to_end_s for one in self.agents if one.told_to_end_s is not None]
-        return any(0 <= now_s - one_s < 2.0 for one_s in told)
+        return any(0 <= now_s - one_s < PATIENCE_S for one_s in told)
 
     def check(self) -> None:
         """What must be true of every agent, whatever a test did to it."""

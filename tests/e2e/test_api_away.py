@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 
+from sharer.adapters.kube.timings import KubeTimings
 from sharer.flows.look.recover import RECOVER_ANNOTATION
 from sharer.simulation.apiserver import Ending, Hang
 from sharer.simulation.kubelet import Hang as ListHangs
@@ -12,16 +13,18 @@ from sharer.simulation.kubelet import Phase
 from tests.e2e.api import SOURCE, Api
 from tests.e2e.gpus import GPU, A, B, policy, shared, slices
 from tests.e2e.node import Node
-from tests.e2e.test_report import wait_report
+from tests.e2e.process import ENDS_S
+from tests.e2e.reported import wait_report
 
 EACH = {(verb, resource): 1 for verb in ("list", "watch") for resource in ("pods", "nodes", "configmaps")}
-ALLOCATE_S = 1.0
+ALLOCATE_S = 1.0  # less than a `List` that hangs is waited for
+API_S = KubeTimings().answer_timeout_s  # for so long an API server that is silent is waited for
 
 
 def test_200_allocations_cost_the_api_not_one_request(node: Node, api: Api) -> None:
     """P33: one list and one watch of pods, Node and ConfigMap, whatever the kubelet asks."""
     api.put_policies(default=policy())
-    node.start_agent(*api.flags)
+    node.start_agent(*api.flags, "--publish=off")  # which has its own time
     node.wait_listed(8)
     api.server.wait_watches(3)
     with node.plugin() as plugin:
@@ -40,7 +43,7 @@ def test_no_answer_to_the_kubelet_waits_for_the_api(node: Node, api: Api) -> Non
     api.server.interrupt_watches(Ending.RESET)
     began_s = time.monotonic()
     pod = node.kubelet.start_pod("train", {GPU: 1})
-    assert time.monotonic() - began_s < ALLOCATE_S
+    assert time.monotonic() - began_s < API_S
     assert pod.phase is Phase.RUNNING
     agent.wait_log(f"holds {pod.ids(GPU)[0]}")
 
@@ -57,12 +60,14 @@ def test_no_answer_to_the_kubelet_waits_for_an_api_server_and_a_list_of_pods_tha
     api.server.interrupt_watches(Ending.RESET)
     node.kubelet.on_next_podresources_call(*[ListHangs()] * 100)
     asked = len(node.kubelet.podresources_calls())
+    took_s = []
     for number in range(4):
         began_s = time.monotonic()
         assert node.kubelet.start_pod(f"p{number}", {GPU: 2}).phase is Phase.RUNNING
-        assert time.monotonic() - began_s < ALLOCATE_S
+        took_s.append(time.monotonic() - began_s)
         node.kubelet.wait_for(lambda: len(node.kubelet.podresources_calls()) > asked)  # from now on it waits for one
-    assert agent.terminate() < 5
+    assert min(took_s) < ALLOCATE_S
+    assert agent.terminate() < ENDS_S
 
 
 def test_an_agent_registers_gives_and_ends_with_an_api_that_never_answers(node: Node, api: Api) -> None:
@@ -77,9 +82,9 @@ def test_an_agent_registers_gives_and_ends_with_an_api_that_never_answers(node: 
     node.kubelet.wait_registered(GPU, 2)
     node.wait_listed(4)
     assert node.kubelet.start_pod("train", {GPU: 1}).phase is Phase.RUNNING
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < API_S
     agent.wait_log(f"{SOURCE} has not been read yet")
-    assert agent.terminate() < 5
+    assert agent.terminate() < ENDS_S
 
 
 def test_a_renewed_token_is_used_without_a_restart(node: Node, api: Api) -> None:

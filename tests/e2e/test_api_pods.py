@@ -14,7 +14,7 @@ from tests.e2e.conftest import MakeNode
 from tests.e2e.gpus import GPU, A, B
 from tests.e2e.node import Node
 from tests.e2e.process import Agent
-from tests.e2e.test_report import wait_report
+from tests.e2e.reported import wait_report
 
 FIRST, SECOND = "11111111-0000-4000-8000-000000000000", "22222222-0000-4000-8000-000000000000"
 

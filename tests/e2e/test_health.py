@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from dataclasses import replace
 
@@ -15,18 +16,24 @@ NOT_SUPPORTED, UNKNOWN = 3, 999
 GPU_RESET = 1
 
 
-def test_a_fatal_xid_takes_all_slices_of_its_gpu_and_no_other_in_one_list(node: Node) -> None:
+def test_a_fatal_xid_takes_all_slices_of_its_gpu_and_no_other_in_one_list(make_node: MakeNode) -> None:
     """Contract row 21, pitfalls 16 and 24, P13: within a second. Events are registered once per GPU, not per slice."""
+    gpus = [gpu(number) for number in range(5)]
+    node = make_node(*gpus)
+    node.kubelet.start()
     node.start_agent()
-    node.wait_listed(8)
+    node.wait_listed(20)
     node.gpus.wait_for_calls("nvmlEventSetWait_v2", 1)
-    began_s = time.monotonic()
-    node.gpus.xid(A.uuid, 79)
-    struck = node.wait_unhealthy(OF_A)
-    assert struck.at_s - began_s < 1
-    assert len(node.lists()) == 2
-    assert struck.ids == node.lists()[0].ids
-    assert [node.gpus.calls("nvmlDeviceRegisterEvents", uuid=one.uuid) for one in (A, B)] == [1, 1]
+    took_s, struck = [], list[str]()
+    for count, one in enumerate(gpus, 1):
+        began_s = time.monotonic()
+        node.gpus.xid(one.uuid, 79)
+        struck += slices(one, 4, 20480)
+        took_s.append(node.wait_unhealthy(struck).at_s - began_s)
+        assert len(node.lists()) == 1 + count
+    assert statistics.median(took_s) < 1  # not at the next look, which is after 3 s at most
+    assert {message.ids for message in node.lists()} == {node.lists()[0].ids}
+    assert [node.gpus.calls("nvmlDeviceRegisterEvents", uuid=one.uuid) for one in gpus] == [1] * 5
 
 
 def test_a_fault_ends_for_all_slices_at_once_when_the_driver_wants_no_recovery_any_more(node: Node) -> None:
@@ -61,7 +68,7 @@ def test_a_transient_fault_ends_after_a_quiet_time_and_a_fatal_one_never_by_itse
     once, often, off_the_bus, page_fault, preempted, unknown = gpus = [gpu(number) for number in range(6)]
     node = make_node(*gpus)
     node.kubelet.start()
-    node.write_policy(policy(shared(1), health="{transient: {xids: [94], recoverAfter: 1s}}"))
+    node.write_policy(policy(shared(1), health="{transient: {xids: [94], recoverAfter: 3s}}"))
     agent = node.start_agent()
     node.wait_listed(6)
     slice_of = {one.uuid: f"{one.uuid}::ts-0-81920" for one in gpus}
@@ -74,9 +81,9 @@ def test_a_transient_fault_ends_after_a_quiet_time_and_a_fatal_one_never_by_itse
         assert slice_of[often.uuid] in node.unhealthy()
         node.gpus.xid(often.uuid, 94)
         last_event_s = time.monotonic()
-    assert node.lists()[-1].at_s - struck.at_s > 0.9
+    assert node.lists()[-1].at_s - struck.at_s > 2.9
     quiet = node.wait_unhealthy(fatal)
-    assert quiet.at_s - last_event_s > 1
+    assert quiet.at_s - last_event_s > 3
     assert f"{off_the_bus.uuid} is at fault: XID 79 (GPU has fallen off the bus)" in agent.log
     assert f"{unknown.uuid} is at fault: XID 150" in agent.log
 

@@ -16,7 +16,7 @@ from sharer.simulation.kubelet.podresources import PodResourcesFault
 from tests.e2e.gpus import GPU, A, policy, shared
 from tests.e2e.node import Node
 from tests.e2e.process import Agent
-from tests.e2e.test_report import wait_report
+from tests.e2e.reported import wait_report
 from tests.fakes.fast_clock import fast_clock
 
 PID = 4711
@@ -49,9 +49,9 @@ def test_a_holder_is_known_by_name_and_its_slice_is_free_when_it_has_ended(node:
     """P29, without the API server."""
     pod = node.kubelet.start_pod("train", {GPU: 1})
     (slice_id,) = pod.ids(GPU)
-    agent.wait_log(f"default/train (main) holds {slice_id}", timeout_s=2)
+    agent.wait_log(f"default/train (main) holds {slice_id}")
     node.kubelet.end_pod("train")
-    agent.wait_log(f"{slice_id} free again", timeout_s=2)
+    agent.wait_log(f"{slice_id} free again")
 
 
 def test_init_containers_hold_their_slices_too(node: Node, agent: Agent) -> None:

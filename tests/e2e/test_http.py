@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import threading
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable
 
 import pytest
 
@@ -17,42 +12,7 @@ from tests.e2e.api import Api
 from tests.e2e.conftest import MakeNode
 from tests.e2e.gpus import GPU, A
 from tests.e2e.node import Node
-from tests.e2e.process import PATIENCE_S, Agent
-
-HTTP = "--http=127.0.0.1:0"
-
-
-def read(agent: Agent, path: str, method: str = "GET") -> tuple[int, str]:
-    """Status and body of a page of this agent."""
-    line = agent.wait_log("metrics and probes are served on 127.0.0.1 port")
-    request = urllib.request.Request(f"http://127.0.0.1:{line.rsplit(' ', 1)[1]}{path}", method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
-def metrics(agent: Agent) -> dict[str, float]:
-    """Every series by its name and labels, as they are written."""
-    status, text = read(agent, "/metrics")
-    assert status == 200
-    lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
-    found = {name: float(value) for name, _, value in lines}
-    assert len(found) == len(lines), "a series is there twice"
-    return found
-
-
-def wait_page(agent: Agent, path: str, holds: Callable[[int, str], bool]) -> tuple[int, str]:
-    """Ask until the page is as it should be; nobody tells when to ask again."""
-    until_s = time.monotonic() + PATIENCE_S
-    found = read(agent, path)
-    while not holds(*found):
-        assert time.monotonic() < until_s, found
-        threading.Event().wait(0.05)
-        found = read(agent, path)
-    return found
+from tests.e2e.pages import HTTP, metrics, read, wait_page
 
 
 def test_an_agent_is_alive_and_ready_once_the_kubelet_reads_its_lists(node: Node) -> None:
@@ -97,6 +57,7 @@ def test_a_driver_that_is_missing_is_why_an_agent_is_not_ready(make_node: MakeNo
     agent = node.start_agent(HTTP)
     body = wait_page(agent, "/readyz", lambda _, body: "driver" in body)[1]
     assert "--driver-library" in body
+    agent.wait_log("libnvidia-ml")
     assert len(agent.said("libnvidia-ml")) == 1, "told once, not by everybody who misses it"
     node.gpus.install()
     node.wait_listed(4)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from sharer.simulation.kubelet import ContainerState, PodStatus
 from sharer.simulation.memory_limits import LimitBackend
 from tests.e2e.gpus import GPU, A, B, policy, shared
 from tests.e2e.node import Node, open_node
-from tests.e2e.process import PATIENCE_S
+from tests.e2e.process import PATIENCE_S, quickest_s
 
 SET = "nvmlDeviceSetMemoryLimits_v1"
 REQUIRED = policy(shared(4, "memory: {required: true}"))
@@ -57,8 +58,8 @@ def test_a_pod_and_its_container_are_held_from_soon_after_their_start(node: Node
     pod = node.kubelet.start_pod("train", {GPU: 1})
     wait(lambda: limit(node, pod, "main") == 20, "the container's limit")
     assert limit(node, pod) == 20
-    agent.wait_log("(main) on")
-    assert "is held by driver" in agent.log
+    agent.wait_log("is held by driver")
+    assert agent.said("(main) on")
     registrations = len(node.kubelet.register_calls(GPU))
     node.gpus.set_memory_limit(pod.ids(GPU)[0].partition("::")[0], cgroup(node, pod, "main"))
     wait(lambda: limit(node, pod, "main") == 20, "the limit after somebody has lifted it")
@@ -109,11 +110,10 @@ def test_a_start_that_is_asked_for_again_and_at_once_with_whatever_ids_disturbs_
         def start(ids: list[str]) -> None:
             plugin.stub.PreStartContainer(api.PreStartContainerRequest(devices_ids=ids), timeout=30)
 
-        began_s = time.monotonic()
         with ThreadPoolExecutor(16) as pool:
             answers = [pool.submit(start, ids) for ids in wanted]
             refusals = [str(answer.exception() or "") for answer in answers]
-    assert time.monotonic() - began_s < 5
+        assert quickest_s(partial(start, wanted[0])) < 1
     assert ["FAILED_PRECONDITION" in one for one in refusals] == [*[False] * 16, *[True] * 4]
     assert [ids[0] in one for ids, one in zip(wanted, refusals, strict=True)] == [*[False] * 16, *[True] * 4]
     assert [(limit(node, pod), limit(node, pod, "main")) for pod in pods] == [(20, 20), (20, 20)]

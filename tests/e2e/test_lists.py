@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 
 from sharer.core.policy.list_size import MAX_LIST_BYTES, most_numbered_ids
 from sharer.kubeletapi import deviceplugin_pb2 as api
@@ -13,6 +13,7 @@ from sharer.simulation.kubelet import Phase
 from tests.e2e.conftest import MakeNode
 from tests.e2e.gpus import GPU, WHOLE, A, B, gpu, policy, shared, slices
 from tests.e2e.node import Node, Plugin
+from tests.e2e.process import PATIENCE_S, quickest_s
 
 FATAL_XID = 79
 
@@ -48,9 +49,12 @@ def test_the_largest_list_that_is_accepted_arrives_also_when_every_slice_of_it_i
     node.write_policy(policy(f"{{{rule}, slices: {most}}}"))
     agent = node.start_agent()
     node.wait_listed(most)
-    began_s = time.monotonic()
-    assert node.kubelet.start_pod("p", {GPU: 1}).phase is Phase.RUNNING  # preferred among all of them
-    assert time.monotonic() - began_s < 2
+    names = count()
+
+    def start_pod() -> None:
+        assert node.kubelet.start_pod(f"p{next(names)}", {GPU: 1}).phase is Phase.RUNNING  # preferred among all of them
+
+    assert quickest_s(start_pod, tries=3) < 2
     node.write_policy(policy(f"{{{rule}, slices: {most + 1}}}"))
     node.wake(one)
     agent.wait_log(f"rules[0].slices: {most + 1} slices of one GPU make a device list of")
@@ -78,7 +82,7 @@ def test_numa_nodes_are_told_for_every_slice_of_a_resource_or_for_none(make_node
 @contextlib.contextmanager
 def opened_stream(plugin: Plugin) -> Iterator[Iterator[api.ListAndWatchResponse]]:
     """A ListAndWatch of our own."""
-    call = plugin.stub.ListAndWatch(api.Empty(), timeout=10)
+    call = plugin.stub.ListAndWatch(api.Empty(), timeout=PATIENCE_S)
     try:
         yield iter(call)
     finally:

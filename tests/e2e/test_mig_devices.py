@@ -11,7 +11,7 @@ from tests.e2e.gpus import GPU, gpu, mig, policy, shared, slices
 
 SMALL = "nvidia.com/mig-1g.10gb"
 MIG_RULE = "{match: {}, strategy: mig}"
-REFRESH_S = 15.0  # the agent looks for new devices every 10 s
+REFRESH_S = 40.0  # the agent looks for new devices every 10 s
 
 
 def ids(*devices: SimulatedMig) -> set[str]:

@@ -19,7 +19,7 @@ from tests.e2e.conftest import MakeNode
 from tests.e2e.gpus import GPU, WHOLE, gpu, policy, slices
 from tests.e2e.node import Node
 from tests.e2e.process import Agent
-from tests.e2e.test_report import wait_report
+from tests.e2e.reported import wait_report
 
 MPS = "nvidia.com/gpu.mps"
 PID = 4711

@@ -169,12 +169,13 @@ def test_the_agent_s_end_ends_no_client_and_a_supervisor_can_start_without_it(no
 
 def test_a_daemon_that_is_killed_comes_back_and_holds_up_no_other(node: SupervisedNode) -> None:
     node.wanted = [want(GPU, A.uuid), want(OTHER, B.uuid)]
-    node.start()
+    supervisor = node.start()
     node.wait(lambda: node.serves() and node.serves(OTHER, B.uuid), "both serve")
     killed = node.pid(OTHER)
     assert killed is not None
+    told = len(supervisor.said(f"WARNING {OTHER}: "))
     os.kill(killed, signal.SIGKILL)
-    node.wait(lambda: not node.serves(OTHER, B.uuid), "it is told")
+    supervisor.wait_log(f"WARNING {OTHER}: ", told + 1)
     assert node.serves()
     node.wait(lambda: node.serves(OTHER, B.uuid) and node.pid(OTHER) != killed, "there is another one")
 

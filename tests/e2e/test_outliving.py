@@ -16,6 +16,7 @@ from sharer.simulation.steering import EVERY_FUNCTION
 from tests.e2e.conftest import MakeNode
 from tests.e2e.gpus import GPU, A, B
 from tests.e2e.node import Node
+from tests.e2e.process import ENDS_S
 
 
 @pytest.mark.parametrize("injection", ["cdi", "device-nodes", "volume-mounts"])
@@ -77,14 +78,14 @@ def test_told_to_stop_it_ends_its_streams_and_sockets_and_registers_no_more(node
 
 @pytest.mark.parametrize("function", [EVERY_FUNCTION, "nvmlShutdown"])
 def test_a_driver_that_hangs_does_not_keep_it_from_stopping(node: Node, function: str) -> None:
-    """Contract row 40: within 5 s whatever NVML does."""
+    """Contract row 40: whatever NVML does."""
     agent = node.start_agent()
     node.wait_listed(8)
     looks = node.gpus.calls("nvmlDeviceGetCount_v2")
     node.gpus.hang(function)
     if function == EVERY_FUNCTION:
         node.gpus.wait_for_calls("nvmlDeviceGetCount_v2", looks + 1)  # the agent waits for it now
-    assert agent.terminate() < 5
+    assert agent.terminate() < ENDS_S
     assert node.our_sockets() == []
 
 
@@ -120,6 +121,7 @@ def test_nothing_of_others_in_the_directory_is_touched(node: Node, others: list[
     node.wait_listed(8)
     assert left not in node.our_sockets()
     stopped.terminate()
+    node.kubelet.wait_stream(GPU, lambda stream: not stream.live)
     assert [(path.lstat().st_ino, path.lstat().st_ctime_ns) for path in others] == before
     assert set(node.directory.iterdir()) - {*others, node.directory / "sub"} == {
         node.kubelet.socket,
@@ -129,4 +131,4 @@ def test_nothing_of_others_in_the_directory_is_touched(node: Node, others: list[
 
 def changed_s(path: Path) -> float:
     """When a file was last changed, on the kubelet's clock."""
-    return path.stat().st_ctime - time.time() + time.monotonic()
+    return time.monotonic() - time.time() + path.stat().st_ctime

@@ -6,37 +6,18 @@ import os
 import stat
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable
 
 import pytest
 
 from sharer.adapters.local_socket import FILE_NAME
 from sharer.cli.report.command import read_report
 from sharer.core.errors import NodeError
-from sharer.core.report.node import NodeReport
 from tests.e2e.gpus import GPU, A, policy, shared, slices
 from tests.e2e.node import Node
 from tests.e2e.process import PATIENCE_S
+from tests.e2e.reported import wait_report
 
 WINDOW = {"rollout": "{window: 10m}"}
-
-
-def wait_report(node: Node, holds: Callable[[NodeReport], bool], what: str) -> NodeReport:
-    """Ask until the report is as it should be; nobody tells when to ask again."""
-    until_s = time.monotonic() + PATIENCE_S
-    found: NodeReport | NodeError | None = None
-    while time.monotonic() < until_s:
-        try:
-            found = read_report(node.run_dir)
-        except NodeError as error:
-            found = error
-        else:
-            if holds(found):
-                return found
-        threading.Event().wait(0.05)
-    raise AssertionError(f"not reported: {what}\n{found}")
 
 
 def shows(node: Node, *flags: str) -> subprocess.CompletedProcess[str]:
@@ -98,6 +79,7 @@ def test_a_socket_that_cannot_be_made_is_one_warning_and_the_node_is_shared_all_
     (node.run_dir / FILE_NAME).mkdir()
     agent = node.start_agent()
     node.wait_listed(8)
+    agent.wait_log("cannot listen on")
     assert len(agent.said("cannot listen on")) == 1
 
 
@@ -128,6 +110,7 @@ def test_a_damaged_last_good_policy_is_set_aside_and_the_agent_goes_on(node: Nod
     kept.write_bytes(kept.read_bytes()[:-20])
     again = node.start_agent()
     node.wait_listed(8)
+    again.wait_log("is damaged: set aside")
     assert len(again.said("is damaged: set aside")) == 1
     assert kept.exists()
     assert kept.with_name("policy-last-good.yaml.damaged").exists()
@@ -138,5 +121,5 @@ def test_a_staged_policy_takes_effect_at_the_node_s_turn_without_any_help(node: 
     agent = node.start_agent()
     node.wait_listed(8)
     node.write_policy(policy(shared(2), rollout="{window: 1s}"))
-    agent.wait_log("policy in force: ", count=2, timeout_s=6)
+    agent.wait_log("policy in force: ", count=2)
     node.kubelet.wait_for(lambda: slices(A, 2, 40960)[0] in node.ids(), PATIENCE_S, "the new cut")

@@ -14,7 +14,7 @@ from sharer.simulation.kubelet import PodStatus
 from tests.e2e.api import Api
 from tests.e2e.gpus import GPU, A, policy, shared
 from tests.e2e.node import Node
-from tests.e2e.test_report import wait_report
+from tests.e2e.reported import wait_report
 
 EVICT = [policy(shared(4, f"memory: {{onExceed: evict, evictAfter: {seconds}s}}")) for seconds in (1, 2)]
 
@@ -82,6 +82,7 @@ def test_pods_above_their_promise_are_told_and_evicted_where_a_budget_allows_it(
     assert {one for one, pod in stored.items() if "deletionTimestamp" in pod["metadata"]} == {"free"}
     assert stored["free"]["metadata"]["deletionGracePeriodSeconds"] > 0
     assert [event["involvedObject"]["uid"] for event in events(api, "Evicted")] == [pods[1].uid]
+    agent.wait_log("a disruption budget does not allow to evict it now")
     assert len(agent.said("a disruption budget does not allow to evict it now")) == 1
 
 

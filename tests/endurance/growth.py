@@ -10,6 +10,7 @@ WARM_UP = 0.2  # of the hours, at the beginning, in which what is kept for ever 
 MOST_GROWTH_MIB = 2.0  # after that
 MOST_REFUSED = 0.02  # of all pods
 MOST_SLOWER = 2.0  # a busy machine is not a leak: one that matters grows with every pod
+MOST_MORE = 3  # threads or files: some of gRPC's come and go; one for each pod or restart that stays makes many more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,25 +28,34 @@ class Sample:
     busy_ms: float  # the agent's processor time for each pod of this hour, with everything else that happened
 
 
-def grown(samples: Sequence[Sample], *, most_slower: float = MOST_SLOWER) -> Iterator[str]:
-    """What is not flat after the warm-up. Of memory and times the ends are compared, each the median of some hours."""
+def grown(
+    samples: Sequence[Sample],
+    *,
+    most_growth_mib: float = MOST_GROWTH_MIB,
+    most_slower: float = MOST_SLOWER,
+    times: Sequence[str] = ("allocate_us", "busy_ms"),
+) -> Iterator[str]:
+    """What is not flat after the warm-up. Of memory and times the ends are compared, each the median of some hours.
+
+    `times`: those that are looked at. `allocate_us` is no processor time: beside others it says nothing.
+    """
     warm = samples[max(1, round(len(samples) * WARM_UP)) :]
     some = max(1, len(warm) // 4)
     first, last = warm[:some], warm[-some:]
     growth_mib = statistics.median(one.resident_mib for one in last) - statistics.median(
         one.resident_mib for one in first
     )
-    if growth_mib > MOST_GROWTH_MIB:
-        yield f"resident memory has grown by {growth_mib:.1f} MiB, and may by {MOST_GROWTH_MIB:g}"
+    if growth_mib > most_growth_mib:
+        yield f"resident memory has grown by {growth_mib:.1f} MiB, and may by {most_growth_mib:g}"
     refused, pods = sum(one.refused for one in samples), sum(one.pods for one in samples)
     if refused > MOST_REFUSED * pods:
         yield f"{refused} pods were turned away, beside {pods} that ran"
     for what in ("threads", "files"):
         before = max(getattr(one, what) for one in warm[: len(warm) // 2 or 1])
         after = min(getattr(one, what) for one in last)  # a connection that lasts a moment is no leak
-        if after > before:
+        if after > before + MOST_MORE:
             yield f"there were {before} {what}, and there are {after}"
-    for what in ("allocate_us", "busy_ms"):
+    for what in times:
         before_time, after_time = (statistics.median(getattr(one, what) for one in part) for part in (first, last))
         if after_time > most_slower * before_time:
             yield f"{what} has grown from {before_time:.2f} to {after_time:.2f}"

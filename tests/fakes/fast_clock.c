@@ -1,7 +1,9 @@
 // Time that runs faster for one process: preloaded, every clock that it reads and every wait that it makes is scaled.
 // And a wall clock that jumps: by as many nanoseconds as the file in SHARER_CLOCK_JUMP says at the moment.
 //
-// The process starts at the true time; from then on SHARER_CLOCK_RATE of its seconds pass in each of ours. Waits are
+// The process starts at the true time; from then on SHARER_CLOCK_RATE of its seconds pass in each of ours. Or, if the
+// file in SHARER_CLOCK_PACE is named, from the moment on that is in it: by the monotonic clock, in nanoseconds, and then
+// the rate, 0 for as long as it is not known. Waits that have begun before go on as long as they would have. Waits are
 // those of CPython 3.11 to 3.14 (locks, sleep, select) and of gRPC's core (poll, condition variables, futexes). Clocks
 // that count a process's CPU time stay as they are, as do the times of files.
 
@@ -27,7 +29,10 @@
 #define SECOND 1000000000LL
 #define REAL(name) ((__typeof__(&name))real(#name))
 
-static long long rate = 1;
+static struct pace {
+    long long since_ns, rate;  // it holds from then on; before, the time is the true one
+} given = {0, 1};
+static const volatile struct pace *pace = &given;
 static long long start_ns[CLOCK_BOOTTIME + 1];
 static const volatile long long *jump_ns = NULL;
 
@@ -53,6 +58,15 @@ static int clock_of(clockid_t clock) {  // which start counts for it; -1: it is 
     }
 }
 
+static const void *mapped(const char *name, size_t size) {
+    int file = open(name, O_RDONLY | O_CLOEXEC);
+    void *found = file < 0 ? MAP_FAILED : mmap(NULL, size, PROT_READ, MAP_SHARED, file, 0);
+    if (found == MAP_FAILED)
+        abort();
+    close(file);
+    return found;
+}
+
 __attribute__((constructor)) static void begin(void) {
     const clockid_t clocks[] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_MONOTONIC_RAW, CLOCK_BOOTTIME};
     for (size_t i = 0; i < sizeof clocks / sizeof *clocks; i++) {
@@ -60,35 +74,45 @@ __attribute__((constructor)) static void begin(void) {
         REAL(clock_gettime)(clocks[i], &now);
         start_ns[clocks[i]] = in_ns(now);
     }
-    const char *wanted = getenv("SHARER_CLOCK_RATE");
-    rate = wanted == NULL ? 1 : atoll(wanted);
-    if (rate < 1)
+    const char *rate = getenv("SHARER_CLOCK_RATE"), *pace_file = getenv("SHARER_CLOCK_PACE");
+    if (rate != NULL)
+        given = (struct pace){start_ns[CLOCK_MONOTONIC], atoll(rate)};
+    if (given.rate < 1)
         abort();
+    if (pace_file != NULL)
+        pace = mapped(pace_file, sizeof *pace);
     const char *jumps = getenv("SHARER_CLOCK_JUMP");
-    if (jumps == NULL)
-        return;
-    int file = open(jumps, O_RDONLY | O_CLOEXEC);
-    void *found = file < 0 ? MAP_FAILED : mmap(NULL, sizeof *jump_ns, PROT_READ, MAP_SHARED, file, 0);
-    if (found == MAP_FAILED)
-        abort();
-    jump_ns = found;
-    close(file);
+    if (jumps != NULL)
+        jump_ns = mapped(jumps, sizeof *jump_ns);
+}
+
+static struct pace present(void) {  // read once for each use: it may change in the middle
+    long long rate = pace->rate;
+    return rate > 1 ? (struct pace){pace->since_ns - start_ns[CLOCK_MONOTONIC], rate} : (struct pace){0, 1};
 }
 
 static long long jumped(int clock) { return clock == CLOCK_REALTIME && jump_ns != NULL ? *jump_ns : 0; }
 
 // -- how long, and until when, in our time; rounded up, so that nothing is over too early
 
-static long long shorter(long long duration) { return duration <= 0 ? duration : (duration + rate - 1) / rate; }
+static long long shorter(long long duration, long long rate) {
+    return duration <= 0 ? duration : (duration + rate - 1) / rate;
+}
 
-static struct timespec duration(const struct timespec *theirs) { return as_time(shorter(in_ns(*theirs))); }
+static struct timespec duration(const struct timespec *theirs) {
+    return as_time(shorter(in_ns(*theirs), present().rate));
+}
 
 static struct timespec until(clockid_t clock, const struct timespec *theirs) {
     int known = clock_of(clock);
     if (known < 0)
         return *theirs;
     long long waiting = in_ns(*theirs) - jumped(known) - start_ns[known];
-    return waiting <= 0 ? *theirs : as_time(start_ns[known] + shorter(waiting));
+    if (waiting <= 0)
+        return *theirs;
+    struct pace now = present();
+    long long before = waiting < now.since_ns ? waiting : now.since_ns;
+    return as_time(start_ns[known] + before + shorter(waiting - before, now.rate));
 }
 
 static clockid_t guessed(const struct timespec *theirs) {  // of a condition variable; it does not tell
@@ -99,8 +123,11 @@ static clockid_t guessed(const struct timespec *theirs) {  // of a condition var
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int result = REAL(clock_gettime)(clock, now), known = clock_of(clock);
-    if (result == 0 && known >= 0 && start_ns[known] != 0)
-        *now = as_time(start_ns[known] + (in_ns(*now) - start_ns[known]) * rate + jumped(known));
+    if (result == 0 && known >= 0 && start_ns[known] != 0) {
+        struct pace then = present();
+        long long passed = in_ns(*now) - start_ns[known], before = passed < then.since_ns ? passed : then.since_ns;
+        *now = as_time(start_ns[known] + before + (passed - before) * then.rate + jumped(known));
+    }
     return result;
 }
 
@@ -182,7 +209,7 @@ long syscall(long number, ...) {
 
 // -- waiting for files
 
-static int in_ms(int theirs) { return (int)shorter(theirs); }
+static int in_ms(int theirs) { return (int)shorter(theirs, present().rate); }
 
 int poll(struct pollfd *files, nfds_t count, int timeout_ms) {
     return REAL(poll)(files, count, in_ms(timeout_ms));
@@ -197,7 +224,7 @@ int select(
 ) {
     if (timeout == NULL)
         return REAL(select)(most, in, out, odd, NULL);
-    long long us = shorter(timeout->tv_sec * 1000000LL + timeout->tv_usec);
+    long long us = shorter(timeout->tv_sec * 1000000LL + timeout->tv_usec, present().rate);
     struct timeval ours = {.tv_sec = us / 1000000, .tv_usec = us % 1000000};
     return REAL(select)(most, in, out, odd, &ours);
 }

@@ -293,11 +293,12 @@ class World:
             self.mps.wait_begun()
         if place is Place.RUN and self.agent is not None:
             wait_answering(self.node.run_dir, self.agent)
+        if place is Place.PLUGINS and not refused:
+            self._check_denial()
         self.places.refuse(place, refused=refused)
         if place is Place.PLUGINS and refused and time.monotonic() - self.kubelet_started_s < AGENT_S:
             self._has_to_register()  # or has just done so; nobody can tell
         if place is Place.PLUGINS and not refused:
-            self._check_denial()
             self.cannot_register, self._denied_s = False, None
         if place is Place.STATE and self.mps is not None:
             self.mps.refuse_writes(refused=refused)
@@ -312,7 +313,7 @@ class World:
     def _check_denial(self) -> None:
         """Whoever could not register after a kubelet's restart has said so."""
         if self._denied_s is not None and self.agent is not None and time.monotonic() - self._denied_s > AGENT_S:
-            assert self.agent.said("cannot make the socket"), self.agent.log
+            self.agent.wait_log("cannot make the socket")
 
     def _start_kubelet(self) -> None:
         if not self.node.kubelet.running:

@@ -20,7 +20,7 @@ from sharer.adapters.podresources import PodResources
 from sharer.core.errors import NodeError
 from sharer.core.holders.evidence import CheckpointReading, ListReading
 from sharer.kubeletapi import podresources_pb2 as pb
-from tests.adapters.test_checkpoint import REAL
+from tests.adapters.real_checkpoint import REAL
 from tests.fakes.no_watch import NoWatch
 from tests.fuzz.mutations import Json, altered, as_bytes, damaged
 

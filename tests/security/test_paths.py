@@ -26,7 +26,7 @@ from tests.fakes.cgroups import FakeCgroups
 from tests.fakes.no_watch import NoWatch
 
 UID, OTHER = "0e1f8a3b-0000-4000-8000-00000000000a", "0e1f8a3b-0000-4000-8000-00000000000b"
-SOON_S = 10.0
+SOON_S = 30.0
 
 
 @pytest.fixture

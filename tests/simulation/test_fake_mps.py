@@ -26,7 +26,7 @@ class Daemon:
             (root / folder).mkdir()
         self.environment = dict(environment_for(root / "pipe", root / "log", [UUID]))
         self.process = subprocess.Popen([self.fake.executable, "-f", *options], env=self.environment)
-        for _ in range(200):
+        for _ in range(1500):
             if (root / "pipe/nvidia-cuda-mps-control.pid").exists():
                 return
             threading.Event().wait(0.02)

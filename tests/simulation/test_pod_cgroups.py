@@ -40,7 +40,7 @@ def tree(node: Node) -> Iterator[PodCgroups]:
 def wait_populated(node: Node, wanted: Mapping[str, bool]) -> None:
     """Until the real adapter reads this. The tree follows within moments, on another thread."""
     cgroups, found = Cgroups(node.root / "cgroup", NoWatch()), None
-    for _ in range(500):
+    for _ in range(3000):
         with contextlib.suppress(NodeError):  # a folder in the making
             found = dict(cgroups.read().populated)
             if found == wanted:
@@ -63,7 +63,7 @@ def leaves(node: Node, uid: str) -> set[str]:
 def wait_leaves(node: Node, tree: PodCgroups, uid: str, *containers: str) -> None:
     """Until just the sandbox and these containers have leaves."""
     wanted = {tree.path(uid).lstrip("/"), *(tree.path(uid, name).lstrip("/") for name in containers)}
-    for _ in range(500):
+    for _ in range(3000):
         if leaves(node, uid) == wanted:
             return
         threading.Event().wait(0.01)
@@ -115,7 +115,7 @@ def test_each_container_has_a_process_whose_mounts_tell_its_name(tmp_path: Path,
         pod = node.kubelet.start_pod("p", containers=[ContainerSpec(name="a"), ContainerSpec(name="b")])
         wait_leaves(node, tree, pod.uid, "a", "b")
         cgroups, named = CgroupTree(node.root / "cgroup", tmp_path, NoWatch()), None
-        for _ in range(500):  # a process comes a moment after its leaf
+        for _ in range(3000):  # a process comes a moment after its leaf
             named = sorted(str(one.name) for one in cgroups.read()[pod.uid].containers)
             if named == ["None", "a", "b"]:
                 return

@@ -83,7 +83,7 @@ def test_every_step_shows_what_it_should_on_mig_devices_and_on_whole_gpus_and_no
     assert sum(one.held for one in report.slices if one.resource == "nvidia.com/mig-1g.10gb") == 2
     left = set(threading.enumerate()) - before
     for thread in left:
-        thread.join(5)
+        thread.join(30)
     assert [thread.name for thread in left if thread.is_alive()] == []
 
 

@@ -20,7 +20,7 @@ from tests.fakes.no_watch import NoWatch
 
 UID, OTHER = "0e1f8a3b-0000-4000-8000-00000000000a", "0e1f8a3b-0000-4000-8000-00000000000b"
 ONE, TWO = "1" * 64, "2" * 64
-GIVE_UP_S = 10.0
+GIVE_UP_S = 30.0
 
 
 @pytest.fixture

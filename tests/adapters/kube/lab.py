@@ -19,7 +19,7 @@ from sharer.core.holders.observations import PodSeen, PodsSeen
 from sharer.simulation.apiserver import ApiServer, Rule
 from tests.fakes.clock import Clock
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 NODE_NAME = "node-1"
 SETTLED = KubeTimings(settled_s=0.0)  # every watch that begins well counts as one that went well
 

@@ -35,7 +35,7 @@ class Fleet:
     def wait(self, *, pods: int, running: int) -> None:
         with self._changed:
             assert self._changed.wait_for(
-                lambda: (self._pods.total(), self._running.total()) == (pods, running), 3 * PATIENCE_S
+                lambda: (self._pods.total(), self._running.total()) == (pods, running), 2 * PATIENCE_S
             ), (self._pods.total(), self._running.total())
 
 
@@ -50,7 +50,7 @@ def test_200_agents_cost_one_list_and_one_watch_each_and_allocations_cost_nothin
         node = f"node-{number}"
         lab.run(watch_pods(lab.connect(access), node, fleet.listener(node)))
     fleet.wait(pods=AGENTS * PODS_A_NODE, running=0)
-    server.wait_watches(AGENTS, timeout_s=3 * PATIENCE_S)
+    server.wait_watches(AGENTS, timeout_s=2 * PATIENCE_S)
     for number in range(ALLOCATIONS):
         server.put(POD, pod_object(f"p{number:05}", node=f"node-{number % AGENTS}", phase="Running"))
     fleet.wait(pods=AGENTS * PODS_A_NODE, running=ALLOCATIONS)

@@ -17,6 +17,7 @@ from sharer.adapters.kube.client import KubeClient
 from sharer.adapters.kube.connect import connect as connect_api
 from sharer.adapters.kube.follow import FollowedApi
 from sharer.adapters.kube.timings import KubeTimings
+from sharer.adapters.kube.watch import STOP_PATIENCE_S
 from sharer.core.holders.observations import ApiSync, ApiTroubleKind, PodsSeen
 from sharer.simulation.apiserver import (
     CONFIG_MAP,
@@ -235,7 +236,7 @@ def test_it_can_be_closed_while_nothing_answers(make_agent: MakeAgent, server: A
     server.wait_requests(3)
     began_s = time.monotonic()
     agent.api.close()
-    assert time.monotonic() - began_s < 4
+    assert time.monotonic() - began_s < 3 * STOP_PATIENCE_S, "one after the other"
     server.clear_faults()
 
 

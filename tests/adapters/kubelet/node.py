@@ -18,7 +18,7 @@ from sharer.core.ports.kubelet import ListedDevice, ResourceAnswers, ResourceOpt
 from sharer.kubeletapi import deviceplugin_pb2 as api
 from sharer.kubeletapi import deviceplugin_pb2_grpc as api_grpc
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 class Answers:

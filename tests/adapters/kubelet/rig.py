@@ -18,9 +18,9 @@ from sharer.simulation.kubelet import FakeKubelet, KubeletSettings
 
 GPU = "example.com/gpu.shared"
 OTHER = "example.com/mig-1g.10gb"
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 REAL = KubeletTimings()
-FAST = KubeletTimings(retry_first_s=0.05, retry_cap_s=0.4, first_read_deadline_s=0.3, handover_s=0.02, probe_s=0.02)
+FAST = KubeletTimings(retry_first_s=0.05, retry_cap_s=0.4, handover_s=0.02, probe_s=0.02)
 
 
 class Answers:
@@ -94,8 +94,8 @@ def offer(
     link.offer(resource, options or ResourceOptions(), slices(4) if devices is None else devices, Answers())
 
 
-def threads_named(prefix: str) -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith(prefix)]
+def threads_named(prefix: str) -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith(prefix)}
 
 
 def eventually(predicate: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:

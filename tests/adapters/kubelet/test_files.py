@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -111,6 +114,35 @@ def test_a_socket_file_without_a_listener_is_not_a_kubelet(directory: Path) -> N
     path.unlink()
     with listener(path):
         assert sockets.listening(path) == sockets.identify(path)
+
+
+def test_a_socket_serves_grpc_when_the_settings_of_http2_come_from_it(directory: Path) -> None:
+    """Pitfall 6: a connection alone says nothing."""
+    path = directory / "own.sock"
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_insecure_port(f"unix:{path}")
+    server.start()
+    assert sockets.serves_grpc(path, 10)
+    server.stop(None).wait()
+    assert not sockets.serves_grpc(path, 10)
+
+
+def test_a_socket_on_which_nobody_speaks_or_somebody_else_does_not_serve_grpc(directory: Path) -> None:
+    path = directory / "own.sock"
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(path))
+        mute.listen()
+        assert not sockets.serves_grpc(path, 0.01)
+        mute.accept()[0].close()
+
+        def greet() -> None:
+            with mute.accept()[0] as caller:
+                caller.sendall(b"220 a mail server")
+
+        talker = threading.Thread(target=greet)
+        talker.start()
+        assert not sockets.serves_grpc(path, 10)
+        talker.join()
 
 
 def test_a_kubelet_that_cannot_be_looked_for_is_not_seen_and_ends_nothing(directory: Path) -> None:

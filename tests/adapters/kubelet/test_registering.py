@@ -24,11 +24,11 @@ def test_a_resource_is_registered_once_by_a_server_that_serves(started: Rig) -> 
     call = started.kubelet.wait_registered(GPU)
     started.kubelet.wait_capacity(GPU, 4)
     assert call.took_s is not None
-    assert call.took_s < 1
+    assert call.took_s < 5  # it would wait for 10 s for a server that does not serve
     assert call.options == call.answered_options
     assert call.options.pre_start_required
     [stream] = started.kubelet.streams(GPU)
-    assert stream.messages[0].at_s - stream.opened_at_s < 1
+    assert stream.messages[0].at_s - stream.opened_at_s < 5
     assert stream.messages[0].ids == tuple(device.id for device in slices(4))
     assert [call.endpoint] == started.our_sockets()
     assert len(started.kubelet.register_calls()) == 1
@@ -47,9 +47,11 @@ def test_pods_get_what_the_answers_say_and_read_why_they_are_refused(started: Ri
 def test_a_resource_is_registered_only_when_the_kubelet_has_accepted_it_and_reads_its_list(started: Rig) -> None:
     link = started.link(FAST)
     assert link.registered() == {}
-    started.kubelet.on_next_register(Block(0.2))
+    block = Block(3600)
+    started.kubelet.on_next_register(block)
     offer(link)
     assert link.registered() == {GPU: False}
+    block.over.set()
     eventually(lambda: link.registered() == {GPU: True})
     started.kubelet.kill()
     eventually(lambda: link.registered() == {GPU: False})
@@ -72,10 +74,13 @@ def test_two_resources_have_two_sockets_and_two_lists(started: Rig) -> None:
 def test_a_slow_registration_is_waited_for_and_delays_no_other_resource(started: Rig) -> None:
     """Contract row 6."""
     link = started.link(FAST)
-    started.kubelet.on_next_register(Block(1.5), resource=GPU)
+    block = Block(3600)
+    started.kubelet.on_next_register(block, resource=GPU)
     offer(link, GPU)
     offer(link, OTHER)
-    started.kubelet.wait_registered(OTHER, timeout_s=1)
+    started.kubelet.wait_registered(OTHER)
+    started.kubelet.wait_for(lambda: len(started.kubelet.register_calls(GPU)) == 1)
+    block.over.set()
     started.kubelet.wait_registered(GPU)
     started.kubelet.wait_capacity(GPU, 4)
     assert len(started.kubelet.register_calls(GPU)) == 1
@@ -87,7 +92,7 @@ def test_a_kubelet_that_comes_later_is_registered_with_at_once(rig: Rig) -> None
     offer(rig.link())
     rig.heard.wait_for("nobody listens")
     rig.kubelet.start()
-    rig.kubelet.wait_registered(GPU, timeout_s=2)
+    rig.kubelet.wait_registered(GPU)
     assert len(rig.kubelet.register_calls()) == 1
 
 
@@ -104,7 +109,7 @@ def test_a_socket_that_nobody_listens_on_is_waited_for(rig: Rig) -> None:
     offer(rig.link())
     rig.heard.wait_for("nobody listens")
     rig.kubelet.start()
-    rig.kubelet.wait_registered(GPU, timeout_s=3)
+    rig.kubelet.wait_registered(GPU)
 
 
 def test_a_listener_that_hangs_up_is_no_obstacle_to_the_kubelet_that_follows(rig: Rig) -> None:
@@ -118,7 +123,7 @@ def test_a_listener_that_hangs_up_is_no_obstacle_to_the_kubelet_that_follows(rig
             stranger.accept()[0].close()
         rig.heard.wait_for("the kubelet did not accept it (UNAVAILABLE")
     rig.kubelet.start()
-    rig.kubelet.wait_registered(GPU, timeout_s=3)
+    rig.kubelet.wait_registered(GPU)
 
 
 def test_without_inotify_a_late_kubelet_and_its_restart_are_noticed_in_time(rig: Rig) -> None:
@@ -130,9 +135,9 @@ def test_without_inotify_a_late_kubelet_and_its_restart_are_noticed_in_time(rig:
     offer(rig.link(open_inotify=no_instance))
     rig.heard.wait_for("nobody listens")
     rig.kubelet.start()
-    rig.kubelet.wait_registered(GPU, timeout_s=2)
+    rig.kubelet.wait_registered(GPU)
     rig.kubelet.restart()
-    rig.kubelet.wait_registered(GPU, 2, timeout_s=5)
+    rig.kubelet.wait_registered(GPU, 2)
 
 
 def test_refusals_are_said_once_and_answered_with_ever_longer_pauses(
@@ -153,7 +158,7 @@ def test_refusals_are_said_once_and_answered_with_ever_longer_pauses(
     eventually(lambda: link.counters().registrations == {(GPU, "UNKNOWN"): 4, (GPU, "OK"): 1})
     [endpoint] = started.our_sockets()
     server = endpoint.removesuffix(".sock")  # its threads carry its name
-    eventually(lambda: all(name.startswith(server) for name in threads_named("sharer-gpu.shared")))
+    eventually(lambda: all(each.name.startswith(server) for each in threads_named("sharer-gpu.shared")))
 
 
 @given(failures=st.integers(1, 10_000))
@@ -187,6 +192,6 @@ def test_a_server_that_does_not_answer_itself_is_never_registered(started: Rig) 
 
 def test_a_kubelet_that_accepts_and_never_reads_the_list_is_asked_again(started: Rig) -> None:
     started.kubelet.on_next_register(Ignore())
-    offer(started.link(FAST))
+    offer(started.link(replace(FAST, first_read_deadline_s=0.3)))
     started.kubelet.wait_registered(GPU, 2)
     started.kubelet.wait_capacity(GPU, 4)

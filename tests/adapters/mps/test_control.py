@@ -16,7 +16,7 @@ def executable(tmp_path: Path, script: str) -> Executable:
     return Executable(None, (tmp_path,))
 
 
-def control(tmp_path: Path, script: str, answer_s: float = 5.0) -> Control:
+def control(tmp_path: Path, script: str, answer_s: float = 30.0) -> Control:
     return Control(executable(tmp_path, script), tmp_path / "pipe", tmp_path / "log", answer_s=answer_s)
 
 

@@ -36,13 +36,11 @@ def test_an_xid_comes_at_once_with_its_gpu(
     make_node: MakeNode, open_driver: OpenDriver, pool: ThreadPoolExecutor
 ) -> None:
     node = make_node(A, B)
-    driver = open_driver(node, listen_s=2.0)
+    driver = open_driver(node, listen_s=60.0)
     waiting = pool.submit(driver.wait_for_xid, LONG_S)
     node.wait_for_calls("nvmlEventSetWait_v2", 1)
-    begun_s = time.monotonic()
     node.xid("GPU-b", 79)
-    assert waiting.result(timeout=10) == xid(79, "GPU-b")
-    assert time.monotonic() - begun_s < 1.0, "the driver wakes the listener: nobody polls"
+    assert waiting.result(timeout=30) == xid(79, "GPU-b"), "the driver wakes the listener: nobody polls"
 
 
 def test_an_xid_on_a_mig_device_carries_its_instances(make_node: MakeNode, open_driver: OpenDriver) -> None:
@@ -124,16 +122,16 @@ def test_waiting_for_xids_delays_no_other_question(
     make_node: MakeNode, open_driver: OpenDriver, pool: ThreadPoolExecutor
 ) -> None:
     node = make_node(A)
-    driver = open_driver(node, listen_s=5.0)
+    driver = open_driver(node, listen_s=60.0)
     driver.signs()
     waiting = pool.submit(driver.wait_for_xid, LONG_S)
     node.wait_for_calls("nvmlEventSetWait_v2", 1)
     begun_s = time.monotonic()
     driver.discover()
     driver.signs()
-    assert time.monotonic() - begun_s < 2.0
+    assert time.monotonic() - begun_s < 30.0
     node.xid("GPU-a", 79)
-    assert waiting.result(timeout=10) == xid(79)
+    assert waiting.result(timeout=30) == xid(79)
 
 
 # Waits that fail.
@@ -158,7 +156,7 @@ def test_a_wait_that_does_not_wait_is_a_failure_and_no_busy_loop(make_node: Make
     node = make_node(A)
     node.fail("nvmlEventSetWait_v2", 10)
     with pytest.raises(NodeError, match="returns at once without an event"):
-        open_driver(node, listen_s=1.0).wait_for_xid(LONG_S)
+        open_driver(node, listen_s=60.0).wait_for_xid(LONG_S)
     assert node.calls("nvmlEventSetWait_v2") == 3
 
 
@@ -179,7 +177,7 @@ def test_a_driver_without_event_sets_is_told_to_who_waits_and_the_looks_go_on(
 def test_a_wait_that_never_returns_is_told_and_stops_nothing_else(make_node: MakeNode, open_driver: OpenDriver) -> None:
     node = make_node(A)
     fault = node.hang("nvmlEventSetWait_v2", times=1)
-    driver = open_driver(node, call_deadline_s=0.3)
+    driver = open_driver(node, call_deadline_s=1.0)
     with pytest.raises(NodeError, match="nvmlEventSetWait_v2 has not returned"):
         driver.wait_for_xid(LONG_S)
     assert len(driver.discover().gpus) == 1
@@ -200,7 +198,7 @@ def test_closing_ends_a_wait_and_nothing_is_opened_again(
     waiting = pool.submit(driver.wait_for_xid, LONG_S)
     node.wait_for_calls("nvmlEventSetWait_v2", 1)
     driver.close()
-    assert waiting.result(timeout=10) is None
+    assert waiting.result(timeout=30) is None
     assert (node.calls("nvmlEventSetFree"), node.calls("nvmlShutdown"), node.calls("nvmlInitWithFlags")) == (1, 1, 1)
 
 

@@ -14,7 +14,7 @@ from tests.adapters.nvml.conftest import MakeNode, OpenDriver
 
 A = SimulatedGpu(uuid="GPU-a")
 WHY = "paused by the node's label a=b"
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 def is_open(node: GpuSteering) -> bool:

@@ -113,16 +113,16 @@ def test_slow_link_queries_delay_nobody_else(make_node: MakeNode, open_driver: O
     node = make_node(*(replace(gpu, nvlinks=("switch",) * 4) for gpu in (A, B, C)))
     driver = open_driver(node)
     driver.discover()
-    slow = node.delay("nvmlDeviceGetNvLinkState", 0.2)
+    slow = node.delay("nvmlDeviceGetNvLinkState", 1.0)
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(driver.topology)
         node.wait_for_calls("nvmlDeviceGetNvLinkState", 1)
         begun_s = time.monotonic()
         driver.discover()
-        assert time.monotonic() - begun_s < 1.0, "12 queries take 2.4 s"
+        assert time.monotonic() - begun_s < 8.0, "12 queries take 12 s"
         assert not reading.done()
         node.clear(slow)
-        assert [link.nvlinks for link in reading.result(timeout=10).links] == [4, 4, 4]
+        assert [link.nvlinks for link in reading.result(timeout=30).links] == [4, 4, 4]
 
 
 def test_a_topology_that_hangs_is_an_error(make_node: MakeNode, open_driver: OpenDriver) -> None:
@@ -142,8 +142,8 @@ def test_a_session_that_is_replaced_meanwhile_does_not_matter(make_node: MakeNod
         closing = pool.submit(driver.close)
         threading.Event().wait(0.05)
         node.clear(slow)
-        closing.result(timeout=10)
-        assert reading.result(timeout=10).links[0].pcie is PcieDistance.ONE_SWITCH
+        closing.result(timeout=30)
+        assert reading.result(timeout=30).links[0].pcie is PcieDistance.ONE_SWITCH
 
 
 def test_eight_gpus_of_one_board_reach_each_other_over_their_switches(

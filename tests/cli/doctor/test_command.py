@@ -24,7 +24,7 @@ from sharer.simulation.apiserver import DAEMON_SET, GPU_NODE, NODE, POLICY_BINDI
 from tests.cli.running import run
 from tests.deploy.chart import objects, of_kind
 from tests.deploy.crd import gpu_node_crd
-from tests.deploy.test_calls import granted
+from tests.deploy.granted import granted
 from tests.e2e.api import CONFIG_MAP_NAME, NAMESPACE, Api, open_api
 from tests.e2e.gpus import A, B
 from tests.e2e.node import Node, open_node

@@ -3,63 +3,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sharer.core.cluster.account import Selection, report_cluster
-from sharer.core.cluster.facts import ClusterFacts, GpuNodeFacts, LeaseFacts, NodeCapacity, Source
+from sharer.core.cluster.facts import ClusterFacts, LeaseFacts, Source
 from sharer.core.cluster.pod_asks import Ask, PodAsk
 from sharer.core.cluster.report import ClusterGpu, ClusterNode, ClusterReport
 from sharer.core.cluster.rows import gpu_rows, held_by, holder_names, in_namespace
-from sharer.core.known import Known
 from sharer.core.report.node import HolderReport, WarningReport
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, time_slicing
+from tests.core.cluster.facts import ONE_NODE, account, agent, machine
 from tests.core.evidence import SHARED, held, key
-from tests.core.nodes import known, report
+from tests.core.nodes import known
 
 NVIDIA = "nvidia.com/gpu"
-ONE_NODE = node(gpu(0), gpu(1))
-
-
-def machine(name: str = "n", **more: object) -> NodeCapacity:
-    amounts = {SHARED: 8}
-    return replace(NodeCapacity(name=name, ready=True, capacity=amounts, allocatable=amounts), **more)  # type: ignore[arg-type]
-
-
-def agent(what: Known | None = None, name: str = "n", **more: object) -> GpuNodeFacts:
-    status = report(what or known(ONE_NODE, policy(time_slicing(4)), entries=held(key(0, 20480)))).status
-    found = GpuNodeFacts(
-        name=name,
-        lease=None,
-        observed_at=status.observed_at,
-        agent=status.agent,
-        node=status.node,
-        policy=status.policy,
-        resources=status.resources,
-        gpus=status.gpus,
-        holders=status.holders,
-        holders_omitted=0,
-        warnings=(),
-    )
-    return replace(found, **more)  # type: ignore[arg-type]
 
 
 def ask(name: str = "p", node: str = "n", resource: str = SHARED, requested: int = 1, running: int = 1) -> PodAsk:
     asks = (Ask(resource=resource, requested=requested, running=running),)
     return PodAsk(node=node, namespace="default", name=name, uid=name, phase="Running", deleting=False, asks=asks)
-
-
-def account(
-    *,
-    nodes: tuple[NodeCapacity, ...] = (),
-    agents: tuple[GpuNodeFacts, ...] = (),
-    pods: tuple[PodAsk, ...] = (),
-    leases: tuple[LeaseFacts, ...] | None = None,
-    selection: Selection | None = None,
-) -> ClusterReport:
-    facts = ClusterFacts(
-        nodes=Source(items=nodes),
-        pods=Source(items=pods),
-        gpu_nodes=Source(items=agents),
-        leases=Source(items=leases),
-    )
-    return report_cluster(facts, selection or Selection(), cluster="c", observed_at="now")
 
 
 def only(found: ClusterReport) -> ClusterNode:

@@ -12,7 +12,7 @@ from sharer.core.known import Known
 from sharer.core.policy.model import Exclusive, Match, MemoryPolicy, Mig, Mps, Policy
 from sharer.core.quantities import GIB
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, rule, time_slicing
-from tests.core.cluster.test_account import account, agent, machine
+from tests.core.cluster.facts import account, agent, machine
 from tests.core.evidence import SHARED, held, key
 from tests.core.nodes import known
 

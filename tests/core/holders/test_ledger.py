@@ -55,6 +55,19 @@ def test_a_slice_that_the_kubelets_list_names_is_held_and_its_owner_has_a_uid() 
     assert entry.owner == named("train", uid="uid-1")
 
 
+def test_slices_that_one_container_holds_are_one_entry_in_memory_and_so_is_a_list_that_says_the_same_again() -> None:
+    """Of 2,000 slices in 250 containers that is half a MiB."""
+    sources = (checkpoint(given_to("uid-1", A, B)), seen(pod("train", uid="uid-1")), listed({A: "train", B: "train"}))
+    before = after(alive("uid-1"), *sources)
+    assert before.entry(A).owner == named("train", uid="uid-1")
+    assert before.entry(A) is before.entry(B)
+    now = after(listed({A: "train", B: "train"}, serial=2), start=before)
+    assert before.evidence.listed is not None
+    assert now.evidence.listed is not None
+    assert (now.evidence.listed.serial, now.evidence.listed.holders) == (2, before.evidence.listed.holders)
+    assert now.evidence.listed.holders is before.evidence.listed.holders
+
+
 def test_an_answered_allocate_is_kept_until_somebody_claims_the_slice_or_the_grace_is_over() -> None:
     """Pitfall 33, contract §5: an Allocate may come to nothing."""
     ledger = allocated(Ledger(), [A], 10.0)

@@ -24,6 +24,7 @@ from sharer.core.report.gpu_node_size import MOST_BYTES, MOST_HOLDERS, MOST_WARN
 from tests.core.builders import gpu, gpu_uuid, mig, node, policy, rule, time_slicing
 from tests.core.evidence import SHARED, held, holder, key, process, reading
 from tests.core.nodes import ABOUT, NOW_S, UNLIMITED, known, report
+from tests.core.report.sliced import crowded, sliced
 
 LATER_S = NOW_S + 3600.0
 
@@ -38,13 +39,6 @@ def publish(what: Known, before: GpuNode | None = None, now_s: float = NOW_S) ->
 
 def fields(what: Known) -> Any:  # JSON
     return json.loads(json.dumps(publish(what).status_fields()))
-
-
-def sliced(count: int = 4, *, gpus: int = 1, holders: int = 0) -> Known:
-    """GPUs in so many slices each without limits, the first of which are held."""
-    keys = [key(replica, index=index) for index in range(gpus) for replica in range(count)][:holders]
-    wanted = policy(rule(time_slicing(count), memory=UNLIMITED))
-    return known(node(*(gpu(index) for index in range(gpus))), wanted, entries=held(*keys))
 
 
 def found(kind: FindingKind, message: str, **more: Any) -> Finding:
@@ -194,16 +188,6 @@ def test_its_state_is_ok_only_if_nothing_is_to_be_looked_at() -> None:
 
 
 # ---- size
-
-
-def crowded(holders: int, pod: str, *, gpus: int = 16) -> Known:
-    """A node with 16 GPUs in 12 slices each."""
-    what = sliced(12, gpus=gpus, holders=holders)
-    named = {
-        one: replace(entry, owner=replace(holder(number), pod=f"{pod}-{number}", namespace="ns", uid=f"{number:036d}"))
-        for number, (one, entry) in enumerate(what.ledger.entries.items())
-    }
-    return replace(what, ledger=replace(what.ledger, entries=named))
 
 
 def test_160_holders_on_16_gpus_are_all_in_it_and_within_64_kib() -> None:

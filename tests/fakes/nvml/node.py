@@ -12,7 +12,7 @@ from pathlib import Path
 from sharer.adapters.nvml import InstalledLibrary
 from sharer.simulation.hardware import SimulatedGpu, SimulatedMig, common_ancestor
 from sharer.simulation.memory_limits import LimitBackend, LimitEntry, is_alive
-from sharer.simulation.steering import GpuSteering, SimulatedXid
+from sharer.simulation.steering import PATIENCE_S, GpuSteering, SimulatedXid
 from tests.fakes.nvml.build import NAME, build
 from tests.fakes.nvml.layout import LINK_DOWN, LINK_TO_SWITCH, MAX_EVENTS, MAX_GPUS, CFault, CGpu, CMig, CNode, CProcess
 
@@ -87,7 +87,7 @@ class InstalledGpus(GpuSteering):
         with self._locked():
             self._node.modes[self._slot(uuid)] = mode
 
-    def wait_for_calls(self, function: str, count: int, *, timeout_s: float = 10.0) -> None:
+    def wait_for_calls(self, function: str, count: int, *, timeout_s: float = PATIENCE_S) -> None:
         """Wait until a function was called that often. Raises TimeoutError."""
         end_s = time.monotonic() + timeout_s
         while True:

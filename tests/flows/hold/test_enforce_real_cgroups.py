@@ -34,7 +34,7 @@ from tests.fakes.real_cgroups import RealCgroups, open_real_cgroups
 from tests.flows.limited_node import FOUR, GPUS, POD, SHARED, A, B, GivenCheckpoint, ids
 
 SANDBOX, MAIN, SIDE = "a" * 64, "b" * 64, "c" * 64
-GIVE_UP_S = 10.0
+GIVE_UP_S = 30.0
 
 
 class RealNode:

@@ -14,7 +14,7 @@ from sharer.core.holders.ledger import Entry, Ledger, State, allocated
 from sharer.core.policy.model import MemoryPolicy
 from sharer.flows.inbox import Allocated, Hint
 from tests.core.builders import gpu, gpu_uuid, node, policy, rule, time_slicing
-from tests.core.evidence import SHARED, checkpoint, given_to, listed
+from tests.core.evidence import SHARED, checkpoint, given_to, listed, named
 from tests.flows.offer_lab import FACTS, OfferLab
 from tests.flows.sources import A, B
 
@@ -35,6 +35,20 @@ def test_while_nothing_changes_nothing_is_worked_out() -> None:
         lab.step()
     assert lab.state.view is view
     assert lab.specs.writes == 1
+
+
+def test_lists_that_are_worked_out_anew_and_say_the_same_stay_the_same_objects() -> None:
+    """The kubelet's server keeps what it was handed: with 2,000 slices, another of each would be half a MiB."""
+    lab = OfferLab()
+    lab.step()
+    before = lab.state.view
+    held = Entry(state=State.HELD, owner=named("train", uid="uid-1"))
+    lab.state.change(ledger=replace(before.ledger, entries={(SHARED, f"{gpu_uuid(0)}::ts-0-20480"): held}))
+    lab.step()
+    after = lab.state.view
+    assert after.basis != before.basis
+    assert after.listing is before.listing
+    assert after.offers[SHARED] is before.offers[SHARED]
 
 
 def test_a_spec_that_could_not_be_written_is_tried_again_though_nothing_else_changes() -> None:
@@ -139,6 +153,19 @@ def test_what_an_earlier_run_has_left_is_cleared_once_everybody_who_may_hold_it_
     for _ in range(3):
         lab.step()
     assert lab.specs.kept == [{f"{gpu_uuid(0)}::ts-{n}-20480" for n in range(4)}]
+
+
+def test_specs_that_could_not_be_cleared_are_cleared_later_though_nothing_else_changes() -> None:
+    """Those of slices that are still listed are none of them, whatever happened meanwhile."""
+    lab = OfferLab()
+    lab.step()
+    lab.specs.kept.clear()
+    lab.specs.has_leftovers = True
+    lab.step()
+    assert lab.specs.kept == [{f"{gpu_uuid(0)}::ts-{n}-20480" for n in range(4)}]
+    lab.specs.has_leftovers = False
+    lab.step()
+    assert len(lab.specs.kept) == 1
 
 
 def test_after_a_restart_a_held_limit_that_is_near_enough_is_adopted() -> None:

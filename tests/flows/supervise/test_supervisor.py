@@ -20,7 +20,7 @@ from sharer.flows.supervise.supervisor import Supervisor
 
 GPU, OTHER = "nvidia.com/gpu.mps", "nvidia.com/gpu.other"
 WANTED = {GPU: MpsWanted(resource=GPU, slices={"GPU-a": ("GPU-a::mps-0",)}, limits_memory=True)}
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 class Daemon:
@@ -124,7 +124,7 @@ def world(tmp_path: Path) -> World:
 def test_nothing_is_done_before_anything_is_known(world: World) -> None:
     world.wanted = None
     world.thread.start()
-    world.wait(lambda: world.reads == 2)
+    world.wait(lambda: world.reads >= 2)
     world.end()
     assert world.daemons == {}
     assert world.driver.modes["GPU-a"] == 0
@@ -153,7 +153,7 @@ def test_a_daemon_that_hangs_holds_up_no_other(world: World) -> None:
     hanging = world.make(GPU)
     hanging.answers.clear()
     world.thread.start()
-    world.wait(lambda: "look" in hanging.calls and world.make(OTHER).calls.count("look") == 2)
+    world.wait(lambda: "look" in hanging.calls and world.make(OTHER).calls.count("look") >= 2)
     assert world.state() is None
     other = world.state(OTHER)
     assert other is not None
@@ -169,7 +169,7 @@ def test_a_bug_in_the_handling_of_one_daemon_stops_neither_it_nor_others(
     broken = world.make(GPU)
     broken.fault = ZeroDivisionError()
     world.thread.start()
-    world.wait(lambda: broken.calls.count("look") == 2)
+    world.wait(lambda: broken.calls.count("look") >= 2)
     broken.fault = None
     world.wait(lambda: "start" in broken.calls)
     world.end()
@@ -182,10 +182,11 @@ def test_a_state_that_cannot_be_written_is_logged_once(world: World, caplog: pyt
     folder.rmdir()
     folder.write_text("in the way")
     world.thread.start()
-    world.wait(lambda: GPU in world.daemons and world.daemons[GPU].calls.count("look") == 3)
+    world.wait(lambda: GPU in world.daemons and world.daemons[GPU].calls.count("look") >= 3)
     folder.unlink()
     folder.mkdir()
-    world.wait(lambda: world.daemons[GPU].calls.count("look") == 4)
+    looks = world.daemons[GPU].calls.count("look")
+    world.wait(lambda: world.daemons[GPU].calls.count("look") >= looks + 2)
     world.end()
     assert caplog.text.count("state.json cannot be written: Not a directory") == 1
 

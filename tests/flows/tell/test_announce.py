@@ -253,7 +253,8 @@ def test_changes_in_a_burst_are_one_look_at_the_last_of_them(
     running: Callable[[Announcing], threading.Event],
 ) -> None:
     seen: queue.SimpleQueue[NodeView] = queue.SimpleQueue()
-    announcing = Announcing(Api(), uniform=lambda least, most: 0.2 if (least, most) == GATHER_S else most)
+    clock = Clock()
+    announcing = Announcing(Api(), now_s=clock, uniform=lambda least, most: 0.02 if (least, most) == GATHER_S else most)
 
     def step(view: NodeView, now_s: float) -> None:
         seen.put(view)
@@ -262,6 +263,7 @@ def test_changes_in_a_burst_are_one_look_at_the_last_of_them(
     running(announcing)
     for number in range(50):
         announcing.look_at(NodeView(driver_problem=str(number)))
+    clock.now_s += 1
     assert seen.get(timeout=PATIENCE_S).driver_problem == "49"
     assert seen.empty()
 

@@ -154,6 +154,14 @@ def test_half_a_line_ends_the_stream_properly(server: ApiServer, client: Http) -
             msgspec.json.decode(rest)
 
 
+@pytest.mark.parametrize("ending", list(Ending))
+def test_a_watch_that_is_interrupted_counts_no_more_at_once(server: ApiServer, client: Http, ending: Ending) -> None:
+    with client.watch(ALL_PODS, resourceVersion=server.version):
+        server.wait_watches(1)
+        server.interrupt_watches(ending)
+        assert server.watches() == ()
+
+
 def test_a_reset_watch_loses_its_connection(server: ApiServer, client: Http) -> None:
     with client.watch(ALL_PODS, resourceVersion=server.version) as watch:
         server.interrupt_watches(Ending.RESET)

@@ -18,7 +18,8 @@ from sharer.simulation.kubelet import FakeKubelet, KubeletSettings
 from tests.fakes.bare_plugin import BarePlugin, allocation, device_list
 
 GPU = "example.com/gpu"
-FAST = KubeletSettings(dial_timeout_s=0.2, podresources_lead_s=0.0, sources_ready_after_s=0.0)
+FAST = KubeletSettings(podresources_lead_s=0.0, sources_ready_after_s=0.0)
+IMPATIENT = dataclasses.replace(FAST, dial_timeout_s=1.0)  # where it dials a plugin that is not there
 
 
 @dataclasses.dataclass
@@ -61,7 +62,7 @@ def answer_when_released(plugin: BarePlugin) -> tuple[threading.Event, threading
 
     def slow(ids: object) -> bytes:
         entered.set()
-        release.wait(10)
+        release.wait(30)
         return allocation()
 
     plugin.on_allocate = slow

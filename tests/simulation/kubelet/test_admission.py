@@ -256,7 +256,7 @@ def test_a_slow_allocate_holds_up_every_other_pod() -> None:
         entered, release = answer_when_released(plugin)
         starters = [threading.Thread(target=node.kubelet.start_pod, args=("p", {GPU: 1}))]
         starters[0].start()
-        assert entered.wait(5)
+        assert entered.wait(30)
         starters.append(threading.Thread(target=node.kubelet.start_pod, args=("unrelated",)))
         starters[1].start()
         node.kubelet.wait_for(lambda: len(node.kubelet.pods()) == 2)

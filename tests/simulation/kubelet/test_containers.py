@@ -55,7 +55,7 @@ def test_pre_start_is_called_at_every_start_with_the_ids_of_that_container() -> 
 
 def test_a_pre_start_error_or_timeout_keeps_the_container_waiting_and_the_pod_alive() -> None:
     """§8, §22: retried; the IDs stay held."""
-    with fake_node(dataclasses.replace(FAST, pre_start_timeout_s=0.1)) as node:
+    with fake_node(dataclasses.replace(FAST, pre_start_timeout_s=2.0)) as node:
         plugin = pre_starting(node, "a")
         done = threading.Event()
 
@@ -63,7 +63,7 @@ def test_a_pre_start_error_or_timeout_keeps_the_container_waiting_and_the_pod_al
             raise ValueError("later")
 
         def hang(ids: Sequence[str]) -> bytes:
-            done.wait(10)
+            done.wait(30)
             return b""
 
         plugin.on_pre_start = refuse

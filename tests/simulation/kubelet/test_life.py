@@ -25,7 +25,7 @@ from sharer.simulation.kubelet import (
 )
 from sharer.simulation.kubelet.sockets import socket_state
 from tests.fakes.bare_plugin import allocation, device_list, preference
-from tests.simulation.kubelet.node import FAST, GPU, answer_when_released, fake_node, refusal
+from tests.simulation.kubelet.node import FAST, GPU, IMPATIENT, answer_when_released, fake_node, refusal
 
 
 def test_a_start_deletes_top_level_sockets_and_nothing_else() -> None:
@@ -70,12 +70,12 @@ def test_its_death_cancels_the_list_at_once_on_the_plugins_side() -> None:
         ended = threading.Event()
         plugin.on_stream_end = ended.set
         node.kubelet.kill()
-        assert ended.wait(5)
+        assert ended.wait(30)
 
 
 def test_the_plugins_socket_is_gone_before_the_kubelets_is_there() -> None:
     """§2.7: a server whose file was wiped looks fine from inside, and Register fails with the dial error."""
-    with fake_node() as node:
+    with fake_node(IMPATIENT) as node:
         plugin = node.registered("a")
         node.kubelet.restart()
         assert not (node.kubelet.device_plugin_dir / "bare.sock").exists()
@@ -303,7 +303,7 @@ def test_an_allocate_that_the_kubelets_death_interrupts_is_made_again_at_the_nex
         entered, release = answer_when_released(plugin)
         starter = threading.Thread(target=node.kubelet.start_pod, args=("p", {GPU: 1}))
         starter.start()
-        assert entered.wait(5)
+        assert entered.wait(30)
         node.kubelet.kill()
         starter.join()
         release.set()

@@ -18,7 +18,7 @@ def listed(node: Node) -> list[tuple[str, str, str]]:
     """`List`: pod, container and ID, a row each."""
     with grpc.insecure_channel(f"unix:{node.kubelet.podresources_socket}", options=CHANNEL_OPTIONS) as channel:
         reply = podresources_pb2_grpc.PodResourcesListerStub(channel).List(
-            podresources_pb2.ListPodResourcesRequest(), timeout=5
+            podresources_pb2.ListPodResourcesRequest(), timeout=30
         )
     return [
         (pod.name, container.name, device_id)
