@@ -6,5 +6,5 @@ The host       `injection` (what containers can be given), `cgroups`, `processes
 Policies       `policy_source`, `policy_memory`, `yaml_text`
 The cluster    `kube`
 People         `local_socket`, `http`, `metrics`, `documents`
-This process   `lock`
+This process   `lock`, `heap`
 """

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from sharer import daemon
+from sharer.adapters.heap import keep_little
 from sharer.cli.logs import set_up_logging
 from sharer.cli.signals import stop_on_signals
 from sharer.core.errors import InputError, SharerError
@@ -27,6 +28,7 @@ def run_agent(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     flags and variables that cannot be read.
     """
     sys.setswitchinterval(SWITCH_S)
+    keep_little()
     settings = read_settings(arguments, environment)
     set_up_logging(settings.log_format)
     stop = threading.Event()
