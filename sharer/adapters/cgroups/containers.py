@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -138,7 +139,7 @@ class CgroupTree:
         found = []
         for folder in tree.folders(pod):
             if (own_id := container_id(folder)) is not None:
-                path = f"{pod}/{folder}"
+                path = sys.intern(f"{pod}/{folder}")  # each reading has it, and whoever waits for a name
                 inner = _inner(path)
                 name = self._name(pod, path, inner, uid)
                 found.append(ContainerCgroup(container_id=own_id, path=path, inner=inner, name=name))
@@ -208,7 +209,7 @@ class _Followed:
             self._seen.pop(f"{root}/{name}", None)
             self._changed(before[name])
         for name in now.keys() - before.keys():
-            path = f"{root}/{name}"
+            path = sys.intern(f"{root}/{name}")
             self._ends[path] = self._watcher.subscribe(path, partial(self._look_into, path, now[name]))
             self._look_into(path, now[name])
 

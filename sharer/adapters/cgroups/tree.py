@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def pods(trees: list[str]) -> Iterator[tuple[str, str]]:
     for home in homes(trees):
         for name in folders(home):
             if (uid := pod_uid(name)) is not None:
-                yield uid, f"{home}/{name}"
+                yield sys.intern(uid), sys.intern(f"{home}/{name}")  # several keep them: of 250 pods 0.3 MiB
 
 
 def is_populated(cgroup: str) -> bool | None:

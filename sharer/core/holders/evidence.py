@@ -38,6 +38,8 @@ class Holder:
 
     def merged(self, newer: Holder) -> Holder:
         """One holder from two descriptions of it."""
+        if None not in (newer.uid, newer.namespace, newer.pod):
+            return newer  # as it is: all slices of a container have one holder in memory
         return replace(
             newer,
             uid=newer.uid or self.uid,

@@ -184,8 +184,13 @@ def settle(ledger: Ledger, now_s: float, *, quarantine_s: float) -> Ledger:
     """The ledger with every slice judged by the evidence and the clock as they are."""
     facts = Testimony(ledger.evidence, ledger.missing_from, ledger.names, _holders(ledger))
     keys = dict.fromkeys([*ledger.entries, *facts.claims, *facts.remnants])
-    settled = {key: _settle(ledger.entry(key), key, facts, now_s, quarantine_s) for key in keys}
-    entries = {key: entry for key, entry in settled.items() if entry.state is not State.OFFERED}
+    entries: dict[SliceKey, Entry] = {}
+    last = _FREE
+    for key in keys:
+        entry = _settle(ledger.entry(key), key, facts, now_s, quarantine_s)
+        last = last if entry == last else entry  # one for all slices of a container, which come one after the other
+        if last.state is not State.OFFERED:
+            entries[key] = last
     return ledger if entries == ledger.entries else replace(ledger, entries=entries)
 
 
@@ -211,6 +216,8 @@ def _count_absences(ledger: Ledger, reading: ListReading) -> Ledger:
     lost = {} if last is None else {key: reading.serial for key in last.holders if key not in reading.holders}
     still = {key: serial for key, serial in ledger.missing_from.items() if key not in reading.holders}
     kept = {key: serial for key, serial in still.items() if key in ledger.entries}
+    if last is not None and reading.holders == last.holders:
+        reading = replace(reading, holders=last.holders)  # so that 2,000 slices are in memory once
     evidence = replace(ledger.evidence, listed=reading, checkpoint_then=ledger.evidence.checkpoint)
     return replace(ledger, evidence=evidence, missing_from=kept | lost)
 

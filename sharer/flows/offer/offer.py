@@ -28,8 +28,7 @@ def offer(
 ) -> str | None:
     """Bring plan, faults and lists up to date and hand the lists over. Returns what changed; None: nothing did.
 
-    Cheap while nothing that matters has changed. Raises NodeError if a CDI spec of slices that are gone cannot be
-    cleared; everything else is done then.
+    Cheap while nothing that matters has changed.
     """
     before = state.view
     if before.inventory is None or before.facts is None:
@@ -55,7 +54,10 @@ def offer(
         listing = step(listing, plan, before.ledger, now_s, patience_s=patience_s)
         obstacles = Obstacles(faults=faults, contested=basis.contested, mps=before.mps)
         offers = make_offers(plan, listing, before.ledger, before.inventory, before.topology, obstacles)
-    elif before.facts is before.facts_offered and not specs.is_behind:
+        # What is as it was stays the same object: the kubelet's server and views that others still read have it, too.
+        listing = before.listing if listing == before.listing else listing
+        offers = {name: old if (old := before.offers.get(name)) == new else new for name, new in offers.items()}
+    elif before.facts is before.facts_offered and not (specs.is_behind or specs.has_leftovers):
         return None
     # Before an ID is listed, everything that an answer for it names must exist (kubelet-contract §19, row 38).
     ids = [one.id for new in offers.values() for one in new.slices.values()]
@@ -65,7 +67,8 @@ def offer(
     )
     _hand_over(kubelet, before, after, answers_for)
     # What is not listed any more was seen to be held by nobody; what an earlier run has left, once that can be told.
-    if before.listing.ids.keys() - listing.ids.keys() or (listing.is_settled and not before.listing.is_settled):
+    is_first_time = listing.is_settled and not before.listing.is_settled
+    if is_first_time or before.listing.ids.keys() - listing.ids.keys() or specs.has_leftovers:
         specs.keep_only(ids)
     return "; ".join(_news(before, after)) or None
 
