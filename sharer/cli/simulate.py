@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import FrameType
 
 import click
@@ -13,6 +13,7 @@ import click
 from sharer.cli.inputs import read_text
 from sharer.cli.options import Output, output_option, print_document
 from sharer.cli.show.tables import print_list, print_table
+from sharer.core.brief import some
 from sharer.core.quantities import duration, format_bytes
 from sharer.simulation.manifests import read_manifests
 from sharer.simulation.node import default_policy
@@ -23,7 +24,6 @@ from sharer.simulation.story import Audience, Observation, SimulationReport
 
 FAILED = 1
 DEFAULT_GPUS = "2xA100-80GB"
-_MANY = 4  # so many names stand in a table's cell
 _SLICES = (
     "GPU", "PRODUCT", "RESOURCE", "SLICES", "MEMORY EACH", "HELD", "DRAINING", "FREE", "UNHEALTHY", "HELD BY", "PODS",
 )  # fmt: skip
@@ -125,7 +125,7 @@ def _print_slices(report: SimulationReport) -> None:
                 one.free,
                 one.unhealthy,
                 " ".join(one.held_by) or None,
-                _some(one.pods),
+                some(one.pods, between=" "),
             ]
             for one in report.slices
         ],
@@ -145,7 +145,7 @@ def _print_pods(plan: PodPlanReport) -> None:
                 None if pod.started_at_s is None else duration(pod.started_at_s),
                 None if pod.ended_at_s is None else duration(pod.ended_at_s),
                 ",".join(str(gpu) for gpu in sorted({gpu for one in pod.holdings for gpu in one.gpus})) or None,
-                _some([device_id for one in pod.holdings for device_id in one.ids]) or None,
+                some([device_id for one in pod.holdings for device_id in one.ids], between=" ") or None,
             ]
             for pod in plan.pods
         ],
@@ -161,7 +161,3 @@ def _print_pods(plan: PodPlanReport) -> None:
 
 def _why(pod: PodOutcome) -> str:
     return f"{pod.state}, {pod.reason}"
-
-
-def _some(names: Sequence[str]) -> str:
-    return " ".join(names[:_MANY]) + (f" and {len(names) - _MANY} more" if len(names) > _MANY else "")

@@ -12,6 +12,7 @@ from sharer.cli.inputs import read_text
 from sharer.cli.options import Output, print_document
 from sharer.cli.report.command import read_report
 from sharer.cli.show.tables import print_list, print_table
+from sharer.core.brief import some
 from sharer.core.device_id import slice_part
 from sharer.core.quantities import duration
 from sharer.core.report.node import NodeReport, gpu_name
@@ -70,8 +71,7 @@ def _print(plan: LivePlanReport, now: NodeReport) -> None:
 
 
 def _numbers(one: PreviewStep) -> str:
-    numbers = [slice_part(text) for text in one.ids]
-    return " ".join(numbers[:_MANY]) + (f" and {len(numbers) - _MANY} more" if len(numbers) > _MANY else "")
+    return some([slice_part(text) for text in one.ids], _MANY, between=" ")
 
 
 def _sentence(one: InTheWay, names: dict[str, str]) -> str:

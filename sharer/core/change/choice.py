@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from sharer.core.brief import some
 from sharer.core.holders.observations import ApiSync, ApiTroubleKind, NodeSeen
 from sharer.core.policy.values import nearest
 from sharer.core.ports.policy import PolicyShelf, PolicyText
@@ -149,5 +150,4 @@ def _there_are(keys: Collection[str], name: str) -> str:
     near = get_close_matches(name, keys, n=1, cutoff=0.7)
     if near:
         return f"did you mean {near[0]!r}?"
-    more = f" and {len(keys) - _MANY_KEYS} more" if len(keys) > _MANY_KEYS else ""
-    return f"it has {', '.join(sorted(keys)[:_MANY_KEYS])}{more}"
+    return f"it has {some(sorted(keys), _MANY_KEYS)}"

@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import field, replace
 
+from sharer.core.brief import some_sentences
 from sharer.core.enforcement import Enforcement, after_verdicts
 from sharer.core.enforcer import ContainerCgroups, Enforcer
 from sharer.core.errors import NodeError
@@ -122,21 +123,23 @@ class Enforcing:
         incomplete = {tenant.uid for tenant in tenants if not tenant.cgroups} | ({*(uids or ())} - entries.keys())
         self._diary.plan({uid: uid in incomplete for uid in (*entries, *incomplete)}, now_s)
         returned = self._grip.let_go(tenants, uids)
-        return "; ".join([*_news(before, enforcement, self._state.view.ledger), *returned]) or None
+        return "; ".join([*_news(before, enforcement, self._state.view.ledger), *some_sentences(returned)]) or None
 
 
-def _news(before: Enforcement, after: Enforcement, ledger: Ledger) -> Iterable[str]:
+def _news(before: Enforcement, after: Enforcement, ledger: Ledger) -> list[str]:
     """What has changed for containers, and what somebody else had changed."""
-    for lift in after.lifts[len(after.lifts) - (after.lift_count - before.lift_count) :]:
-        yield f"{_title(lift.key, ledger)}: {lift.found}; it is set again"
+    lifts = after.lifts[len(after.lifts) - (after.lift_count - before.lift_count) :]
+    lifted = [f"{_title(lift.key, ledger)}: {lift.found}; it is set again" for lift in lifts]
+    held, lost = [], []
     for key, hold in after.holds.items():
         old = before.holds.get(key)
         if key[0][1] is None or (old is not None and (old.by, old.reason) == (hold.by, hold.reason)):
             continue
         if hold.by is not None:
-            yield f"{_title(key, ledger)} is held by {hold.by}"
+            held.append(f"{_title(key, ledger)} is held by {hold.by}")
         elif old is not None and old.by is not None:
-            yield f"{_title(key, ledger)} is not held any more: {hold.reason}"
+            lost.append(f"{_title(key, ledger)} is not held any more: {hold.reason}")
+    return [sentence for kind in (lifted, held, lost) for sentence in some_sentences(kind)]
 
 
 def _title(key: PromiseKey, ledger: Ledger) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from sharer.core.brief import some_sentences
 from sharer.core.holders.findings import find
 from sharer.flows.holders.observe import our_resources
 from sharer.flows.state import NodeState
@@ -28,4 +29,4 @@ def look_for_findings(state: NodeState, now_s: float) -> str | None:
     for key in after.keys() - before.keys():
         log.warning("%s: %s. What to do: %s", after[key].kind, after[key].message, after[key].cure)
     over = sorted(f"over: {before[key].message}" for key in before.keys() - after.keys())
-    return "; ".join(over) or None
+    return "; ".join(some_sentences(over)) or None

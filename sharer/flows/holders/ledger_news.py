@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from sharer.core.brief import some, some_sentences
 from sharer.core.holders.evidence import Holder, SliceKey
 from sharer.core.holders.ledger import Entry, Ledger, State
 
-SHOWN = 4  # IDs in one sentence; the report has them all
 _NOTHING = Entry()
 
 
@@ -35,18 +35,12 @@ def _told(
     changed: Mapping[SliceKey, tuple[Entry, Entry]],
     what: Callable[[Entry, Entry], str | None],
     sentence: Callable[[str, str], str],
-) -> Iterator[str]:
+) -> list[str]:
     ids: dict[str, list[str]] = {}
     for key, (before, after) in sorted(changed.items()):
         if (news := what(before, after)) is not None:
             ids.setdefault(news, []).append(key[1])
-    for news, found in ids.items():
-        yield sentence(_some(found), news)
-
-
-def _some(ids: list[str]) -> str:
-    shown = ", ".join(ids[:SHOWN])
-    return shown if len(ids) <= SHOWN else f"{shown} and {len(ids) - SHOWN} more"
+    return some_sentences([sentence(some(found), news) for news, found in ids.items()])
 
 
 def _taken(before: Entry, after: Entry) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from sharer.core.brief import some
 from sharer.core.change.transition import Listing, step
 from sharer.core.device_id import DeviceId, recognise
 from sharer.core.errors import PolicyError
@@ -135,9 +136,9 @@ def _drained(before: Listing, after: Listing) -> Iterable[str]:
     draining = [device_id for (_, device_id), listed in after.ids.items() if listed.draining_s is not None]
     known = {device_id for (_, device_id), listed in before.ids.items() if listed.draining_s is not None}
     if new := sorted(set(draining) - known):
-        yield f"{', '.join(new)} drain: held, and not in the plan any more"
+        yield f"{some(new)} drain: held, and not in the plan any more"
     if gone := sorted({device_id for _, device_id in before.ids} - {device_id for _, device_id in after.ids}):
-        yield f"dropped {', '.join(gone)}"
+        yield f"dropped {some(gone)}"
     for uuid, reason in after.waiting.items():
         if before.waiting.get(uuid) != reason:
             yield f"{uuid}: {reason}"

@@ -30,6 +30,14 @@ def test_the_slices_of_a_container_are_named_together_and_many_are_counted() -> 
     ]
 
 
+def test_a_restart_that_finds_250_pods_tells_of_some_and_counts_the_others() -> None:
+    """One line of the log had 60 KB; the report has them all."""
+    pods = {("r", f"GPU-a::ts-{n:03}"): held(named(f"pod-{n:03}", uid=f"uid-{n}")) for n in range(250)}
+    told = news({}, pods)
+    assert told[0] == "default/pod-000 (c) holds GPU-a::ts-000"
+    assert told[10:] == ["and 240 more like this, which `sharer report` tells"]
+
+
 def test_a_holder_is_told_once_its_name_is_known() -> None:
     """The checkpoint has UIDs only; the kubelet's list follows within moments."""
     assert news({}, {KEYS[0]: held(NAMELESS)}) == []
