@@ -20,7 +20,7 @@ import yaml
 from sharer.kubeletapi import deviceplugin_pb2 as api
 from sharer.kubeletapi import deviceplugin_pb2_grpc as api_grpc
 from sharer.simulation.cgroups import PodCgroups, write_host_pids
-from sharer.simulation.hardware import SimulatedGpu, write_sys_root
+from sharer.simulation.hardware import SimulatedGpu, SimulatedMig, write_sys_root
 from sharer.simulation.kubelet import FakeKubelet, KubeletSettings, ListMessage, SocketState, Stream
 from sharer.simulation.memory_limits import LimitBackend
 from tests.e2e.gpus import GPU, policy
@@ -76,11 +76,9 @@ class Node:
         for gpu in gpus:
             self._make_device_node(f"nvidia{gpu.minor_number}")
             for mig in gpu.mig_devices:
-                instance = f"driver/nvidia/capabilities/gpu{gpu.minor_number}/mig/gi{mig.gpu_instance_id}"
-                for file in (f"{instance}/access", f"{instance}/ci{mig.compute_instance_id}/access"):
+                for file, minor in _accesses(gpu, mig).items():
                     access = self.root / "proc" / file
                     access.parent.mkdir(parents=True, exist_ok=True)
-                    minor = 64 * (gpu.minor_number or 0) + 2 * mig.gpu_instance_id + file.count("/ci")
                     access.write_text(f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
                     self._make_device_node(f"nvidia-caps/nvidia-cap{minor}")
 
@@ -91,15 +89,23 @@ class Node:
         new.replace(self.policy_file)
 
     def write_driver_spec(self, gpus: Sequence[SimulatedGpu]) -> None:
-        """The CDI spec that NVIDIA's toolkit would write for these GPUs."""
+        """The CDI spec that NVIDIA's toolkit would write for these GPUs and their MIG devices."""
+        nodes: dict[str, list[str]] = {}
+        for gpu in gpus:
+            nodes[gpu.uuid] = [f"nvidia{gpu.minor_number}"]
+            for mig in gpu.mig_devices:
+                caps = [f"nvidia-caps/nvidia-cap{minor}" for minor in _accesses(gpu, mig).values()]
+                nodes[mig.uuid] = [*nodes[gpu.uuid], *caps]
         devices = "".join(
-            f"- name: {gpu.uuid}\n  containerEdits:\n    deviceNodes:\n    - path: /dev/nvidia{gpu.minor_number}\n"
-            for gpu in gpus
+            f"- name: {uuid}\n  containerEdits:\n    deviceNodes:\n"
+            + "".join(f"    - path: /dev/{name}\n" for name in names)
+            for uuid, names in nodes.items()
         )
         new = self.etc_cdi / "nvidia.new"  # which no runtime reads
         new.write_text(
             f"cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n{devices}"
-            "containerEdits:\n  env:\n  - NVIDIA_VISIBLE_DEVICES=void\n  deviceNodes:\n  - path: /dev/nvidiactl\n"
+            "containerEdits:\n  env:\n  - NVIDIA_VISIBLE_DEVICES=void\n"
+            "  deviceNodes:\n  - path: /dev/nvidiactl\n  - path: /dev/nvidia-uvm\n"
         )
         new.replace(new.with_suffix(".yaml"))
 
@@ -255,6 +261,13 @@ class Node:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_symlink():
             path.symlink_to("/dev/null")
+
+
+def _accesses(gpu: SimulatedGpu, mig: SimulatedMig) -> dict[str, int]:
+    """The files below /proc that give access to a MIG device, and the minor number that each of them tells."""
+    instance = f"driver/nvidia/capabilities/gpu{gpu.minor_number}/mig/gi{mig.gpu_instance_id}"
+    minor = 64 * (gpu.minor_number or 0) + 2 * mig.gpu_instance_id
+    return {f"{instance}/access": minor, f"{instance}/ci{mig.compute_instance_id}/access": minor + 1}
 
 
 class Plugin:

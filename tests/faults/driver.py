@@ -128,5 +128,5 @@ class DriverSide:
     def _write_spec(self) -> None:
         """As NVIDIA's toolkit does after every change of the devices."""
         if self._has_cdi:
-            migs = ((GPUS[number], mig) for number in self._cut_up for mig in in_mig_mode(number).mig_devices)
-            self._node.write_driver_spec([*self._gpus, *(replace(gpu, uuid=mig.uuid) for gpu, mig in migs)])
+            cut_up = {GPUS[number].uuid: in_mig_mode(number) for number in self._cut_up}
+            self._node.write_driver_spec([cut_up.get(gpu.uuid, gpu) for gpu in self._gpus])

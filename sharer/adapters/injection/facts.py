@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sharer.adapters.injection.nodes import DeviceNodes
+from sharer.adapters.injection.outdated import outdated
 from sharer.adapters.injection.paths import HostPaths
 from sharer.adapters.injection.slice_specs import SliceSpecFiles
 from sharer.adapters.injection.spec_dirs import Names, SpecDirs
@@ -27,6 +28,7 @@ from sharer.core.values import dataclass
 
 DEFAULT_CDI_DIRS = ("/etc/cdi", "/var/run/cdi")  # on the host; the default of containerd and CRI-O
 MAX_SLICES = 2048  # a runtime reads every spec again for each container: above some 0.7 MB that is felt
+_WRITE_ANEW = "write the spec again with nvidia-ctk cdi generate"
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +84,10 @@ class InjectionFacts:
             common += [problem for name in wanted if (problem := self._name_problem(name, names))]
         facts = NodeFacts(
             injection=injection,
-            devices={uuid: self._device(gpu, mig, injection, names, common) for uuid, gpu, mig in _devices(inventory)},
+            devices={
+                uuid: self._device(gpu, mig, injection, names, common, inventory.driver_version)
+                for uuid, gpu, mig in _devices(inventory)
+            },
             shared_nodes=shared,
             opt_ins=self._opt_ins,
             cdi_kind=self._cdi_kind,
@@ -187,6 +192,7 @@ class InjectionFacts:
         injection: Sequence[Injection],
         names: Names,
         common: Sequence[str],
+        driver_version: str | None,
     ) -> DeviceFacts:
         facts = DeviceFacts()
         problems = list(common)
@@ -196,6 +202,16 @@ class InjectionFacts:
         if Injection.CDI in injection:
             name = f"{self._cdi_kind}={gpu.uuid if mig is None else mig.uuid}"
             problem = self._name_problem(name, names)
+            if problem is None and gpu.lost is None and (mig is None or mig.lost is None):
+                given_besides = Injection.DEVICE_NODES in injection
+                wrong = outdated(
+                    names.edits[name],
+                    minor_number=gpu.minor_number,
+                    needed=() if given_besides else self._nodes.beside(gpu, mig),
+                    driver_version=driver_version,
+                    number_of=self._nodes.number,
+                )
+                problem = wrong and f"the CDI spec of {name} is out of date: it {wrong}; {_WRITE_ANEW}"
             problems += [problem] if problem else []
             facts = replace(facts, cdi_name=None if problem else name)
         return replace(facts, unusable="; ".join(problems) or None)
@@ -218,7 +234,7 @@ class InjectionFacts:
             return problem
         for node in names.nodes[name]:
             if node.startswith("/dev/") and (problem := self._nodes.problem(node.removeprefix("/dev/"))) is not None:
-                return f"the CDI spec of {name} needs {problem}; write the spec again with nvidia-ctk cdi generate"
+                return f"the CDI spec of {name} needs {problem}; {_WRITE_ANEW}"
         return None
 
     def _directories(self) -> list[Path]:

@@ -54,18 +54,31 @@ class DeviceNodes:
             return DeviceFacts(
                 unusable="the driver does not report its instance numbers, so its device nodes are unknown"
             )
-        instance = f"gpu{gpu.minor_number}/mig/gi{mig.gpu_instance_id}"
         nodes = list(whole.nodes)
-        for access in (f"{instance}/access", f"{instance}/ci{mig.compute_instance_id}/access"):
-            path = self._paths.proc_root / "driver/nvidia/capabilities" / access
-            minor = _device_file_minor(path)
+        for path, minor in self._accesses(gpu, mig):
             if minor is None:
                 return DeviceFacts(unusable=f"{path} does not name a device file; is the kernel module nvidia loaded?")
-            name = f"nvidia-caps/nvidia-cap{minor}"
+            name = _cap(minor)
             if (problem := self.problem(name, f"nvidia-modprobe -f {path} makes it")) is not None:
                 return DeviceFacts(unusable=problem)
             nodes.append(self._node(name))
         return DeviceFacts(nodes=tuple(nodes))
+
+    def beside(self, gpu: PhysicalGpu, mig: MigDevice | None) -> list[str]:
+        """The paths of the nodes besides the GPU's own that CUDA opens for a device, as far as they are there."""
+        accesses = () if mig is None else self._accesses(gpu, mig)
+        names = [*_REQUIRED, *(_cap(minor) for _, minor in accesses if minor is not None)]
+        return [f"/dev/{name}" for name in names if self.problem(name) is None]
+
+    def number(self, path: str) -> tuple[int, int] | None:
+        """The major and minor number of a host's device node below /dev; None: it is not there, or not in our sight."""
+        if not path.startswith("/dev/"):
+            return None
+        try:
+            found = os.stat(self._paths.dev_root / path.removeprefix("/dev/"))
+        except OSError:
+            return None
+        return (os.major(found.st_rdev), os.minor(found.st_rdev)) if stat.S_ISCHR(found.st_mode) else None
 
     def problem(self, name: str, cure: str = "") -> str | None:
         """Why this node, named below /dev, cannot be given: the runtime would retry a missing one for ever."""
@@ -75,6 +88,13 @@ class DeviceNodes:
         except OSError as error:
             return f"device node {path}: {os.strerror(error.errno or 0)}" + (f"; {cure}" if cure else "")
         return None if stat.S_ISCHR(mode) else f"{path} is not a character device"
+
+    def _accesses(self, gpu: PhysicalGpu, mig: MigDevice) -> Iterator[tuple[Path, int | None]]:
+        """The files that tell the minor numbers of a MIG device's two nodes, and what they tell; None: they do not."""
+        instance = f"gpu{gpu.minor_number}/mig/gi{mig.gpu_instance_id}"
+        for access in (f"{instance}/access", f"{instance}/ci{mig.compute_instance_id}/access"):
+            path = self._paths.proc_root / "driver/nvidia/capabilities" / access
+            yield path, _device_file_minor(path)
 
     def _node(self, name: str) -> DeviceNode:
         return DeviceNode(container_path=f"/dev/{name}", host_path=self._paths.on_host(self._paths.dev_root / name))
@@ -102,6 +122,10 @@ def _opted_in(opt_ins: OptIns) -> Iterator[tuple[str, str, str]]:
         yield "--mofed", "infiniband/rdma_cm", "load the kernel module rdma_ucm"
     if opt_ins.gdrcopy:
         yield "--gdrcopy", "gdrdrv", "load the kernel module gdrdrv"
+
+
+def _cap(minor: int) -> str:
+    return f"nvidia-caps/nvidia-cap{minor}"
 
 
 def _device_file_minor(access: Path) -> int | None:

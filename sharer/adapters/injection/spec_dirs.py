@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from sharer.core.values import dataclass
 
 if TYPE_CHECKING:  # imported when the first spec is read or written: 5 ms that a node without CDI need not wait for
-    from sharer.adapters.injection.spec_format import Spec, SpecDevice
+    from sharer.adapters.injection.spec_format import Spec, SpecDevice, SpecEdits
 
 MAX_SPEC_BYTES = 4 * 2**20  # the toolkit's largest are some 100 KiB
 OWN_PREFIX = "sharer.dev-slice_"  # our files: `slice_specs` knows what is in them
@@ -35,6 +35,7 @@ class Names:
 
     directories: tuple[Path, ...] = ()
     nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # resolvable name -> host device nodes it needs
+    edits: Mapping[str, tuple[SpecEdits, ...]] = field(default_factory=dict)  # resolvable name -> what it gives
     conflicts: Mapping[str, str] = field(default_factory=dict)  # name in two files of one directory -> those files
     refused: Mapping[Path, str] = field(default_factory=dict)  # file that no runtime would load -> why
 
@@ -83,6 +84,7 @@ class SpecDirs:
 
     def _resolve(self, files: Mapping[Path, list[tuple[Path, os.stat_result | None]]]) -> Names:
         nodes: dict[str, tuple[str, ...]] = {}
+        edits: dict[str, tuple[SpecEdits, ...]] = {}
         conflicts: dict[str, str] = {}
         refused: dict[Path, str] = {}
         before, self._read = self._read, {}
@@ -98,10 +100,10 @@ class SpecDirs:
                     if name in owners:
                         conflicts[name] = f"{owners[name]} and {path}"
                     owners.setdefault(name, path)
-                    nodes[name] = _needed(content, device)
+                    nodes[name], edits[name] = _needed(content, device), content.edits(device)
         for name in conflicts:  # also where a later directory has it once more
-            del nodes[name]
-        return Names(directories=tuple(files), nodes=nodes, conflicts=conflicts, refused=refused)
+            del nodes[name], edits[name]
+        return Names(directories=tuple(files), nodes=nodes, edits=edits, conflicts=conflicts, refused=refused)
 
     def _content(
         self, path: Path, status: os.stat_result | None, before: Mapping[Path, tuple[Signature, Spec | str]]

@@ -99,10 +99,13 @@ class Spec(_Part):
     devices: list[SpecDevice] | None = None
     container_edits: SpecEdits | None = None
 
+    def edits(self, device: SpecDevice) -> tuple[SpecEdits, SpecEdits]:
+        """What a container is given with this device: by the file, and by the device itself."""
+        return _edits(self.container_edits), _edits(device.container_edits)
+
     def needed_nodes(self, device: SpecDevice) -> list[str]:
         """Host paths of the device nodes that the runtime looks at when it injects this device."""
-        both = (_edits(self.container_edits), _edits(device.container_edits))
-        nodes = [node for edits in both for node in edits.device_nodes or ()]
+        nodes = [node for edits in self.edits(device) for node in edits.device_nodes or ()]
         return [node.host_path or node.path for node in nodes if not (node.type and (node.major or node.type == "p"))]
 
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 from sharer.adapters.cgroups import cgroup_version
 from sharer.adapters.checkpoint import Checkpoint
-from sharer.adapters.injection import HostPaths
+from sharer.adapters.injection import HostPaths, InjectionFacts
 from sharer.adapters.injection.facts import DEFAULT_CDI_DIRS
-from sharer.adapters.injection.spec_dirs import SpecDirs
 from sharer.adapters.kubelet.sockets import KUBELET_SOCKET, listening
 from sharer.adapters.nvml import InstalledLibrary, NvmlDriver
 from sharer.adapters.podresources import PodResources
@@ -25,6 +24,7 @@ from sharer.adapters.processes import ProcFs
 from sharer.adapters.watch import DirectoryWatch
 from sharer.cli.report.command import read_report
 from sharer.core.doctor.survey import NodeSurvey, Right, Toolkit
+from sharer.core.edits import Injection
 from sharer.core.errors import NodeError, SharerError
 from sharer.core.inventory import Inventory
 from sharer.outside import checkpoint_path
@@ -83,8 +83,9 @@ def survey_node(settings: Settings, client: KubeClient | None) -> NodeSurvey:
         toolkit=toolkit,
         toolkit_problem=toolkit_problem,
         sees_host_etc=paths.below("/etc/os-release").exists(),  # every host has one; an agent's pod is shown less
-        cdi_problems=_cdi_problems(settings, cdi_dirs, inventory),
+        cdi_problems=_cdi_problems(paths, settings.cdi_kind, cdi_dirs, inventory),
         cdi_dirs=tuple(map(str, cdi_dirs)),
+        unlinked_nodes=_unlinked_nodes(settings.cgroup_root, settings.dev_root),
         cgroup=cgroup_version(settings.cgroup_root),
         kernel=os.uname().release,
         controllers=_words(settings.cgroup_root / "cgroup.controllers"),
@@ -175,14 +176,32 @@ def _toolkit(paths: HostPaths) -> tuple[Toolkit | None, str | None]:
 
 
 def _cdi_problems(
-    settings: Settings, directories: tuple[Path, ...], inventory: Inventory | None
+    paths: HostPaths, kind: str, directories: tuple[Path, ...], inventory: Inventory | None
 ) -> Mapping[str, str | None]:
+    """As the agent judges them."""
     if inventory is None:
         return {}
-    names = SpecDirs(lambda: directories).look()
+    facts = InjectionFacts(paths, (Injection.CDI,), cdi_dirs=directories, cdi_kind=kind).read(inventory)
     present = [gpu for gpu in inventory.gpus if gpu.lost is None]
     uuids = [one.uuid for gpu in present for one in (gpu.mig_devices or (gpu,))]
-    return {uuid: names.problem(f"{settings.cdi_kind}={uuid}") for uuid in uuids}
+    return {uuid: facts.devices[uuid].unusable for uuid in uuids}
+
+
+def _unlinked_nodes(cgroup_root: Path, dev_root: Path) -> tuple[str, ...] | None:
+    """NVIDIA's device nodes without the link by which systemd finds them. None: who keeps the cgroups is not seen."""
+    version = cgroup_version(cgroup_root)
+    if version is None:
+        return None
+    by_systemd = cgroup_root if version == "v2" else cgroup_root / "systemd"
+    if not any((by_systemd / name).is_dir() for name in ("kubepods.slice", "kubelet.slice")):
+        return ()
+    nodes = [path for path in sorted(dev_root.glob("nvidia*")) if path.is_char_device()]
+    return tuple(path.name for path in nodes if not os.path.lexists(dev_root / "char" / _number(path)))
+
+
+def _number(node: Path) -> str:
+    number = node.stat().st_rdev
+    return f"{os.major(number)}:{os.minor(number)}"
 
 
 def _pod_controllers(root: Path) -> frozenset[str] | None:

@@ -48,7 +48,10 @@ class SeenDaemonSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSurvey:
-    """What the API server tells. None: it could not be read, with the reason in `problems` by the same name."""
+    """What the API server tells. None: it could not be read, with the reason in `problems` by the same name.
+
+    "server" in `problems` is why the server could not be reached at all.
+    """
 
     server: str = "the API server"  # its address
     nodes: tuple[SeenNode, ...] | None = None
@@ -99,7 +102,8 @@ def check_cluster(survey: ClusterSurvey) -> Iterator[Check]:
 def _server(survey: ClusterSurvey) -> Check:
     name = "API server"
     if all(seen is None for seen in (survey.nodes, survey.daemon_sets, survey.runtime_classes, survey.has_crd)):
-        return fail(name, survey.problem("nodes"), "check the kubeconfig, its rights, and the network to the server")
+        why = dict(survey.problems).get("server", survey.problem("nodes"))
+        return fail(name, why, "check the kubeconfig, its rights, and the network to the server")
     version = version_of(survey.version)
     if version is not None and version < OLDEST_SERVER:
         return warn(

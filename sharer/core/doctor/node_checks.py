@@ -115,6 +115,22 @@ def _unprivileged(survey: NodeSurvey) -> Check:
     )
 
 
+def _reload(survey: NodeSurvey) -> Check:
+    """systemd, asked to reload its units, gives each container anew what it can find by number, and no more."""
+    name = "device nodes by number"
+    if survey.unlinked_nodes is None:
+        return unknown(name, "who keeps the cgroups cannot be seen")
+    if not survey.unlinked_nodes:
+        return ok(name, "systemd takes none from a container")
+    return warn(
+        name,
+        f"no link in /dev/char to {', '.join(survey.unlinked_nodes)}: a systemctl daemon-reload may take them from"
+        " containers that run",
+        "nvidia-ctk system create-dev-char-symlinks --create-all, at each boot; a container that has lost its GPU has"
+        " to be restarted",
+    )
+
+
 def _cgroups(survey: NodeSurvey) -> Check:
     name = "cgroups"
     match survey.cgroup:
@@ -262,8 +278,8 @@ def _slices(survey: NodeSurvey) -> Check:
 
 
 _CHECKS: tuple[Callable[[NodeSurvey], Check], ...] = (
-    _driver, _nvml, _toolkit, _unprivileged, _cdi, _cgroups, _dmem, _kubelet, _list, _checkpoint, _kubelet_version,
-    _rivals, _agent, _slices, _mps,
+    _driver, _nvml, _toolkit, _unprivileged, _cdi, _reload, _cgroups, _dmem, _kubelet, _list, _checkpoint,
+    _kubelet_version, _rivals, _agent, _slices, _mps,
 )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ class NodeSurvey:
     sees_host_etc: bool = True  # where it would be
     cdi_problems: Mapping[str, str | None] = field(default_factory=dict)  # by UUID; None: its name resolves
     cdi_dirs: tuple[str, ...] = ()
+    unlinked_nodes: tuple[str, ...] | None = None  # device nodes that systemd, which keeps the cgroups, cannot find
     cgroup: str | None = None  # "v2", "v1", "hybrid"
     kernel: str | None = None
     controllers: frozenset[str] | None = None  # of the root cgroup

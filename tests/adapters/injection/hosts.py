@@ -65,7 +65,8 @@ class Host:
         path = (directory or self.etc_cdi) / name
         path.write_text(
             f"---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n{devices}"
-            "containerEdits:\n  env:\n  - NVIDIA_VISIBLE_DEVICES=void\n  deviceNodes:\n  - path: /dev/nvidiactl\n"
+            "containerEdits:\n  env:\n  - NVIDIA_VISIBLE_DEVICES=void\n"
+            "  deviceNodes:\n  - path: /dev/nvidiactl\n  - path: /dev/nvidia-uvm\n"
         )
         return path
 

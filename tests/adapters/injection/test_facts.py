@@ -106,7 +106,7 @@ def test_mig_devices_are_named_by_their_own_uuids(host: Host) -> None:
 
 def test_a_cdi_node_does_not_look_for_device_nodes_that_its_specs_do_not_need(host: Host) -> None:
     host.write_driver_spec(A, B)
-    host.remove_node("nvidia-uvm")
+    host.remove_node("nvidia-modeset")
     assert unusable(host.facts(Injection.CDI).read(two_gpus())) == ""
 
 
@@ -121,7 +121,8 @@ def test_a_node_that_the_spec_needs_and_that_is_gone_makes_its_device_unusable(h
 
 
 def test_a_node_outside_dev_is_not_looked_for_since_it_may_be_out_of_our_sight(host: Host) -> None:
-    edits = {"deviceNodes": [{"path": "/dev/nvidia0", "hostPath": "/run/nvidia/driver/dev/nvidia0"}]}
+    paths = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm")
+    edits = {"deviceNodes": [{"path": path, "hostPath": f"/run/nvidia/driver{path}"} for path in paths]}
     (host.etc_cdi / "nvidia.json").write_text(spec_text(A, B, edits=edits))
     assert unusable(host.facts(Injection.CDI).read(two_gpus())) == ""
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,29 @@ def test_another_plugin_and_its_socket_are_seen_where_the_kubelet_remembers_them
     (node.directory / "nvidia-gpu.sock").touch()
     _, checks = doctor(node)
     assert "nvidia-gpu.sock" in checks["other plugins for these GPUs"]["found"]
+
+
+def test_a_spec_that_the_agent_would_not_use_is_not_called_right(node: Node) -> None:
+    """After the GPUs were numbered anew."""
+    install(node)
+    node.write_driver_spec((replace(A, minor_number=B.minor_number), B))
+    _, checks = doctor(node)
+    assert checks["CDI specs"]["level"] == "fail"
+    assert f"1 of 2: the CDI spec of nvidia.com/gpu={A.uuid} is out of date" in checks["CDI specs"]["found"]
+
+
+def test_device_nodes_that_systemd_would_take_from_containers_are_named(node: Node) -> None:
+    """Reported of NVIDIA's toolkit for years: after a systemctl daemon-reload containers had no GPU any more."""
+    install(node)
+    assert doctor(node)[1]["device nodes by number"]["level"] == "ok"
+    (node.root / "sys/fs/cgroup/kubepods.slice").mkdir()
+    said = doctor(node)[1]["device nodes by number"]
+    assert said["level"] == "warn"
+    assert "nvidia-uvm, nvidia-uvm-tools, nvidia0, nvidia1, nvidiactl" in said["found"]
+    number = os.stat(node.root / "dev/nvidia0").st_rdev  # all of them are links to one device
+    (node.root / "dev/char").mkdir()
+    (node.root / f"dev/char/{os.major(number)}:{os.minor(number)}").symlink_to("../nvidia0")
+    assert doctor(node)[1]["device nodes by number"]["level"] == "ok"
 
 
 def test_it_changes_nothing(node: Node) -> None:
@@ -245,6 +269,23 @@ def test_the_table_has_a_line_for_each_check_and_its_cure_below(api: Api) -> Non
     [number] = [number for number, line in enumerate(lines) if line.startswith("warn     GPU nodes without an agent: ")]
     assert lines[number + 1].startswith("         what to do: ")
     assert lines[-1].startswith("the cluster: ")
+
+
+def test_a_server_that_cannot_be_reached_is_said_once_and_not_asked_again(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "{apiVersion: v1, kind: Config, current-context: a, users: [{name: u, user: {}}],"
+        " contexts: [{name: a, context: {cluster: c, user: u}}],"
+        ' clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]}'
+    )
+    ran = run("doctor", "-o", "json", "--kubeconfig", kubeconfig)
+    server, *others = ran.document()["checks"]
+    assert (ran.status, server["level"], {one["level"] for one in others}) == (1, "fail", {"unknown"})
+    assert server["found"] == (
+        "the API server cannot be reached to list nodes in the whole cluster:"
+        " port 1 of 127.0.0.1: Failed to establish a new connection: Connection refused"
+    )
+    assert {one["found"] for one in others} == {"not known, because the API server cannot be reached"}
 
 
 def test_flags_of_an_agent_without_a_node_are_wrong_input() -> None:
