@@ -2,7 +2,8 @@
 
 The kubelet must never lose an ID that is held or being allocated: that can crash it (kubelet-contract §3). So an ID
 that is not wanted any more is *withdrawn* in two steps when it is free (listed Unhealthy, then dropped), and *drains*
-while it is held: Healthy for the policy's patience, then Unhealthy, so that its next release is final.
+while it is held: Healthy for the policy's patience, then Unhealthy, so that its next release is final. Not so where an
+init container has it on record: that would be the end of a pod that runs, at the kubelet's next start.
 
 `step` works out the whole list from the plan, the ledger and what is listed now. It keeps no other memory, so a
 restart of agent or kubelet at any moment ends in the same place: which old IDs are held, the kubelet's checkpoint and
@@ -15,7 +16,8 @@ other, no two MPS control daemons, and no ID under two names. Held slices come f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Set
 from dataclasses import field, replace
 
 from sharer.core.device_id import DeviceId, Strategy, recognise, uuid_part
@@ -58,6 +60,7 @@ def step(listing: Listing, plan: Plan, ledger: Ledger, now_s: float, *, patience
     wanted = {(resource.name, str(one.id)): one.id for resource in plan.resources for one in resource.slices}
     occupied = _occupied(ledger, {resource.name for resource in plan.resources})
     devices = _by_device(wanted, listing, occupied)
+    on_record = _on_record_for_init_containers(ledger, occupied - wanted.keys())
     remnant_bytes = _remnant_bytes(ledger)
     ids: dict[SliceKey, Listed] = {}
     waiting: dict[str, str] = {}
@@ -72,7 +75,8 @@ def step(listing: Listing, plan: Plan, ledger: Ledger, now_s: float, *, patience
             if key in allowed:
                 ids[key] = _WANTED
             elif key in occupied:
-                old[key] = _drain(listing.ids.get(key, _WANTED), key not in wanted, now_s, patience_s)
+                key_patience_s = math.inf if key in on_record else patience_s
+                old[key] = _drain(listing.ids.get(key, _WANTED), key not in wanted, now_s, key_patience_s)
             elif key in listing.ids and (kept := _withdraw(listing.ids[key], ledger, now_s)) is not None:
                 old[key] = kept
     is_settled = not (old or waiting or _is_young(ledger))
@@ -95,6 +99,27 @@ def _occupied(ledger: Ledger, resources: set[str]) -> set[SliceKey]:
     if checkpoint is not None and _is_young(ledger):
         keys |= {(one.resource, device_id) for one in checkpoint.entries for device_id in one.ids}
     return {key for key in keys if key[0] in resources or recognise(key[1]) is not None}
+
+
+def _on_record_for_init_containers(ledger: Ledger, keys: Set[SliceKey]) -> set[SliceKey]:
+    """Those of these slices that a container of their owner's pod has on record that will not run again.
+
+    A kubelet that starts admits each pod anew. A container that runs is left alone; of any other one every device on
+    record has to be Healthy, or the pod is rejected with all that runs in it (kubelet-contract §5). `List` names all
+    containers but regular init containers; the checkpoint names these too.
+    """
+    listed, checkpoint = ledger.evidence.listed, ledger.evidence.checkpoint
+    if not keys or listed is None or checkpoint is None:
+        return set()
+    found: set[SliceKey] = set()
+    for one in checkpoint.entries:
+        for key in keys & {(one.resource, device_id) for device_id in one.ids}:
+            entry = ledger.entry(key)
+            if entry.state is not State.HELD or entry.owner is None or entry.owner.uid != one.uid:
+                continue
+            if entry.owner.container != one.container or key not in listed.holders:
+                found.add(key)
+    return found
 
 
 def _remnant_bytes(ledger: Ledger) -> dict[str, int]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sharer.core.change.transition import DROP_AFTER_S, Listing, step
+from sharer.core.change.transition import DROP_AFTER_S, Listed, Listing, step
 from sharer.core.device_id import DeviceId, Strategy
 from sharer.core.errors import RequestError
 from sharer.core.holders.evidence import (
@@ -107,6 +108,39 @@ def test_a_held_slice_of_the_old_cut_stays_healthy_for_the_patience_and_is_unhea
     listing = walk(walk(Listing(), plan(time_slicing(2)), (0, held)), plan(time_slicing(4)), (10, held), (609.9, held))
     assert held[0] in healthy(listing)
     assert held[0] not in healthy(walk(listing, plan(time_slicing(4)), (610, held)))
+
+
+@pytest.mark.parametrize("in_list", [True, False], ids=["an app container has it too", "nobody else has it"])
+def test_what_an_init_container_has_on_record_stays_healthy_for_as_long_as_its_pod_lives(in_list: bool) -> None:
+    """Neighbour of P08. Reported of Kubernetes: a kubelet that starts admits a pod anew and rejects it, though it runs,
+    for a device of its finished init container that is not healthy. So the end of our patience would be the pod's end.
+    """
+    mine = key(3, 20480)
+    container = "c" if in_list else "prepare"
+    evidence = Evidence(
+        listed=listed({mine: "train-1"} if in_list else {}, serial=9, others=["train-1"]),
+        checkpoint=checkpoint(
+            given_to("uid-1", mine, container="prepare"), *([given_to("uid-1", mine)] if in_list else []), serial=9
+        ),
+    )
+    lives = Ledger(entries={mine: Entry(state=State.HELD, owner=holder(1, container))}, evidence=evidence)
+    ends = replace(lives, entries={mine: Entry(state=State.RELEASING, owner=holder(1, container))})
+    drains = step(Listing(ids={mine: Listed()}), plan(time_slicing(2)), lives, 0.0, patience_s=PATIENCE_S)
+    late = step(drains, plan(time_slicing(2)), lives, 100 * PATIENCE_S, patience_s=PATIENCE_S)
+    assert mine in healthy(late)
+    assert late.ids[mine].draining_s == 0.0
+    freed = step(late, plan(time_slicing(2)), ends, 100 * PATIENCE_S, patience_s=PATIENCE_S)
+    assert mine not in healthy(freed), "nobody gets it next"
+
+
+def test_what_an_init_container_of_an_earlier_pod_had_is_no_reason_to_wait_for_this_one() -> None:
+    """The checkpoint keeps what ended pods had."""
+    mine = key(3, 20480)
+    stale = checkpoint(given_to("uid-0", mine, container="prepare"), given_to("uid-1", mine), serial=9)
+    evidence = Evidence(listed=listed({mine: "train-1"}, serial=9), checkpoint=stale)
+    lives = Ledger(entries={mine: Entry(state=State.HELD, owner=HOLDER)}, evidence=evidence)
+    drains = step(Listing(ids={mine: Listed()}), plan(time_slicing(2)), lives, 0.0, patience_s=PATIENCE_S)
+    assert step(drains, plan(time_slicing(2)), lives, PATIENCE_S, patience_s=PATIENCE_S).ids[mine].overdue
 
 
 def test_new_slices_wait_until_old_promises_leave_room_for_them() -> None:
