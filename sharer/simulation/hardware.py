@@ -52,6 +52,7 @@ class SimulatedGpu:
     max_mig_devices: int = 7
     reports_events: bool = True
     recovery_action: int | None = 0  # nvmlDeviceGpuRecoveryAction_t
+    fabric_state: int | None = None  # nvmlGpuFabricState_t
     nvlinks: tuple[str, ...] = ()  # per link, in order: the peer's UUID, "switch", or "" for one that is down
     pcie_switch: int | None = None  # GPUs with the same number sit below one PCIe switch
     processes: tuple[SimulatedProcess, ...] = ()
@@ -65,10 +66,18 @@ def common_ancestor(one: SimulatedGpu, other: SimulatedGpu) -> int:
 
 
 def write_sys_root(root: Path, gpus: Sequence[SimulatedGpu]) -> None:
-    """Write the part of sysfs below `root` that tells the GPUs' NUMA nodes (-1: no affinity), as a kernel would."""
+    """Write the part of sysfs below `root` that tells which GPUs the driver has, and on which NUMA nodes (-1: on none).
+
+    As a kernel would; what is there stays.
+    """
+    driver = root / "bus/pci/drivers/nvidia"
+    driver.mkdir(parents=True, exist_ok=True)
     for gpu in gpus:
         if gpu.pci_bus_id is not None:
             domain, _, rest = gpu.pci_bus_id.lower().partition(":")
-            folder = root / "bus/pci/devices" / f"{int(domain, 16):04x}:{rest}"
+            address = f"{int(domain, 16):04x}:{rest}"
+            folder = root / "bus/pci/devices" / address
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "numa_node").write_text(f"{-1 if gpu.numa_node is None else gpu.numa_node}\n")
+            if not (driver / address).is_symlink():
+                (driver / address).symlink_to(folder)

@@ -206,6 +206,13 @@ class Calls:
             raise NvmlCallError(function, None, f"the answer has the type {value.valueType}, not an unsigned int")
         return cast(int, value.value.uiVal)
 
+    def fabric_state(self, device: Handle) -> int:
+        """Whether it has joined the fabric of its NVLink switches (nvmlGpuFabricState_t, which is one byte)."""
+        info = pynvml.c_nvmlGpuFabricInfo_t()
+        name = "nvmlDeviceGetGpuFabricInfo"
+        self.ask(name, lambda: pynvml.nvmlDeviceGetGpuFabricInfo(device, ctypes.byref(info)))
+        return int(info.state) & 0xFF
+
     def create_event_set(self) -> Handle:
         """A new set that collects events."""
         return self._handle("nvmlEventSetCreate", pynvml.nvmlEventSetCreate)

@@ -7,6 +7,7 @@ devices that were deleted.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +25,7 @@ MAX_PLAUSIBLE_MEMORY_BYTES = 16 * TIB  # the largest GPU of 2026 has 0.28 TiB
 MAX_PLAUSIBLE_MIG_DEVICES = 64  # real GPUs: 8 at most; bounds the walk if the driver answers nonsense
 FACTS = ("minor_number", "product", "memory_bytes", "compute_capability", "pci_bus_id", "numa_node", "mig_enabled")
 _MIG_MARK = " MIG "  # "NVIDIA A100-SXM4-80GB MIG 1g.10gb"
+_NOT_JOINED = {1: "not begun", 2: "in progress"}  # nvmlGpuFabricState_t; 0: there is none, 3: it has joined
 _GONE = (INVALID_ARGUMENT, NOT_FOUND)  # what a MIG device that no longer exists answers
 
 
@@ -39,6 +41,7 @@ def look(session: Session, sys_root: Path) -> Inventory:
         driver_version = None
         warnings.append(f"the driver does not tell its version: {error}")
     gpus: dict[str, PhysicalGpu] = {}
+    not_joined: dict[str, list[str]] = {}  # how far they are with their NVLink fabric -> UUIDs
     for found in session.gpus():
         if found.uuid is None:
             warnings.append(f"GPU {found.index} cannot be asked, not even for its UUID: {found.error}")
@@ -52,7 +55,25 @@ def look(session: Session, sys_root: Path) -> Inventory:
             gpus[found.uuid] = _gpu(device, found.index, found.uuid, sys_root)
             session.doubtful |= device.lost is not None or bool(device.ghosts)
             warnings += (f"{found.uuid}: {ghost}" for ghost in device.ghosts)
+            if (state := _fabric(device)) is not None:
+                not_joined.setdefault(state, []).append(found.uuid)
+    warnings += (
+        f"joining the NVLink fabric is {state} for {', '.join(uuids)}: until then CUDA cannot start there (error 802);"
+        " nvidia-fabricmanager has to run on this node"
+        for state, uuids in not_joined.items()
+    )
     return Inventory(driver_version=driver_version, gpus=tuple(gpus.values()), warnings=tuple(warnings))
+
+
+def at_driver(sys_root: Path) -> frozenset[str]:
+    """PCI addresses of the GPUs that the kernel's module has taken, whether or not an open NVML knows them.
+
+    Empty where that cannot be seen.
+    """
+    try:
+        return frozenset(name for name in os.listdir(sys_root / "bus/pci/drivers/nvidia") if ":" in name)
+    except OSError:
+        return frozenset()
 
 
 class _Device:
@@ -153,6 +174,16 @@ def _restricted(device: _Device) -> str | None:
         device.lost = str(error) if error.gpu_lost else None
         return None
     return mode_name(mode) if mode else None
+
+
+def _fabric(device: _Device) -> str | None:
+    """How far a GPU is with its NVLink fabric; None: it has joined, or there is none, or it is not told."""
+    if device.lost is not None:
+        return None
+    try:
+        return _NOT_JOINED.get(device.calls.fabric_state(device.handle))
+    except NvmlCallError:
+        return None
 
 
 def _mig_enabled(calls: Calls, handle: Handle) -> bool | None:

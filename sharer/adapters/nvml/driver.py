@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sharer.adapters.nvml.calls import Calls
-from sharer.adapters.nvml.discovery import look
+from sharer.adapters.nvml.discovery import at_driver, look
 from sharer.adapters.nvml.errors import VERSION_MISMATCH, NvmlCallError
 from sharer.adapters.nvml.faults import Faults
 from sharer.adapters.nvml.library import InstalledLibrary, LibrarySource, is_given
@@ -169,7 +169,10 @@ class NvmlDriver:
             raise NodeError(explain("NVML does not tell its GPUs", error)) from error
 
     def _should_reopen(self, session: Session) -> bool:
-        return session.empty or (session.doubtful and self._now_s() - session.opened_s >= self._reopen_after_s)
+        if session.empty:
+            return True
+        is_old = self._now_s() - session.opened_s >= self._reopen_after_s
+        return is_old and (session.doubtful or not at_driver(self._sys_root) <= session.at_driver)
 
     def _open(self) -> Session:
         if self._session is None:
@@ -180,7 +183,8 @@ class NvmlDriver:
                 self._worker.called()
             calls = Calls(library, before=self._worker.calling, after=self._worker.called)
             try:
-                self._session = Session(calls, deadline_s=self._open_deadline_s, now_s=self._now_s())
+                known = at_driver(self._sys_root)
+                self._session = Session(calls, deadline_s=self._open_deadline_s, now_s=self._now_s(), at_driver=known)
             except NodeError as error:
                 self._give_up_if_outdated(library, error)
                 raise

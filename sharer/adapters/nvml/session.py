@@ -1,8 +1,9 @@
 """NVML opened: the GPUs that this session found, and whether it should be opened anew.
 
 NVML looks for GPUs when it is opened and never again: a GPU that comes (back) later is seen by the next session only,
-and a MIG device that was deleted can haunt the old one. So a session in doubt is closed and opened again, but not at
-every look, because each opening costs the driver work and ends the watch for faults.
+and a MIG device that was deleted can haunt the old one. So a session in doubt, or older than a GPU that the kernel's
+module has taken, is closed and opened again; but not at every look, because each opening costs the driver work and ends
+the watch for faults.
 """
 
 from __future__ import annotations
@@ -42,15 +43,18 @@ class FoundGpu:
 class Session:
     """An open NVML. Used in the worker's thread only."""
 
-    def __init__(self, calls: Calls, *, deadline_s: float, now_s: float) -> None:
-        """Open NVML. Raises NodeError that says why it cannot be opened and what to do."""
+    def __init__(self, calls: Calls, *, deadline_s: float, now_s: float, at_driver: frozenset[str]) -> None:
+        """Open NVML. `at_driver`: the GPUs' PCI addresses, by the kernel, before that.
+
+        Raises NodeError that says why it cannot be opened and what to do.
+        """
         try:
             calls.take_over()
             calls.init(deadline_s)
         except NvmlCallError as error:
             raise NodeError(explain("NVML cannot be opened", error)) from error
         self.calls = calls
-        self.opened_s = now_s
+        self.opened_s, self.at_driver = now_s, at_driver
         self.doubtful = False  # something is amiss that a new session may see better
         self.empty = False  # no GPUs: a new session is the only way to see one come
         self._uuids: dict[int, str] = {}

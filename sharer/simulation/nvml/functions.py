@@ -92,6 +92,14 @@ class Functions(Session):
         return to.SUCCESS
 
     @of_device
+    def nvmlDeviceGetGpuFabricInfo(self, device: Device, info: CArgument) -> int:
+        state = None if device.mig else device.gpu.fabric_state
+        if state is None:
+            return to.NOT_SUPPORTED
+        info._obj.state = state
+        return to.SUCCESS
+
+    @of_device
     def nvmlDeviceGetFieldValues(self, device: Device, count: CArgument, values: CArgument) -> int:
         return to.give_fields(count, values, device)
 

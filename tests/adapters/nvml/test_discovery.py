@@ -62,6 +62,25 @@ def test_every_gpu_is_found_with_all_that_is_its_own(
     )
 
 
+def test_gpus_that_have_not_joined_their_nvlink_fabric_are_warned_of_with_the_cure(
+    make_node: MakeNode, open_driver: OpenDriver
+) -> None:
+    """Neighbour of P17. Reported of machines with NVLink switches: all looks well after a boot, and each CUDA program
+    fails with error 802, as long as the Fabric Manager has not come up.
+    """
+    node = make_node(replace(A, fabric_state=2), replace(B, fabric_state=2))
+    driver = open_driver(node)
+    inventory = driver.discover()
+    assert inventory.warnings == (
+        "joining the NVLink fabric is in progress for GPU-a, GPU-b: until then CUDA cannot start there (error 802);"
+        " nvidia-fabricmanager has to run on this node",
+    )
+    assert [gpu.lost for gpu in inventory.gpus] == [None, None]
+    node.put(replace(A, fabric_state=3))
+    node.put(replace(B, fabric_state=0))
+    assert driver.discover().warnings == ()
+
+
 def test_a_numa_node_that_cannot_be_read_is_unknown_with_the_reason(
     make_node: MakeNode, open_driver: OpenDriver
 ) -> None:

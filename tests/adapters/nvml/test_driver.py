@@ -14,11 +14,11 @@ import pytest
 from sharer.adapters.nvml import NvmlDriver
 from sharer.core.errors import NodeError
 from sharer.simulation.gpus import SimulatedGpus
-from sharer.simulation.hardware import SimulatedGpu
+from sharer.simulation.hardware import SimulatedGpu, write_sys_root
 from tests.adapters.nvml.conftest import MakeNode, OpenDriver
 from tests.fakes.nvml import InstalledGpus
 
-A, B = SimulatedGpu(uuid="GPU-a"), SimulatedGpu(uuid="GPU-b")
+A, B = SimulatedGpu(uuid="GPU-a"), SimulatedGpu(uuid="GPU-b", pci_bus_id="00000000:AF:00.0")
 DEADLINE_S = 1.0  # for calls that hang on purpose, and for all that they are beside
 
 
@@ -106,12 +106,70 @@ def test_a_gpu_that_is_taken_away_and_comes_back_is_seen_after_a_while(
     assert found(driver) == ["GPU-a", "GPU-b"]
 
 
-def test_a_new_session_is_not_opened_without_a_reason(make_node: MakeNode, open_driver: OpenDriver) -> None:
+def test_a_new_session_is_not_opened_without_a_reason(
+    make_node: MakeNode, open_driver: OpenDriver, sys_root: Path
+) -> None:
     now = [0.0]
     node = make_node(A)
+    write_sys_root(sys_root, [A])
     driver = open_driver(node, now_s=lambda: now[0])
     for now[0] in (0.0, 1000.0, 2000.0):
         driver.discover()
+    assert node.calls("nvmlInitWithFlags") == 1
+
+
+def test_a_gpu_that_is_plugged_in_while_all_others_answer_is_found_without_a_restart(
+    make_node: MakeNode, open_driver: OpenDriver, sys_root: Path
+) -> None:
+    """Neighbour of P17. Reported of NVIDIA's plugin and operator: a card that was added was not offered before somebody
+    restarted the plugin. The kernel tells of it, an open NVML does not.
+    """
+    now = [0.0]
+    node = make_node(A)
+    write_sys_root(sys_root, [A])
+    driver = open_driver(node, reopen_after_s=60.0, now_s=lambda: now[0])
+    assert found(driver) == ["GPU-a"]
+    node.put(B)
+    write_sys_root(sys_root, [B])
+    now[0] = 59.0
+    assert found(driver) == ["GPU-a"], "the driver is not opened again and again"
+    now[0] = 60.0
+    assert found(driver) == ["GPU-a", "GPU-b"]
+    now[0] = 1000.0
+    assert found(driver) == ["GPU-a", "GPU-b"]
+    assert node.calls("nvmlInitWithFlags") == 2
+
+
+def test_a_gpu_that_was_taken_off_the_bus_is_found_again_though_a_session_without_it_was_opened(
+    make_node: MakeNode, open_driver: OpenDriver, sys_root: Path
+) -> None:
+    """Neighbour of P14: so a card is repaired, and it took hours."""
+    now = [0.0]
+    node = make_node(A, B)
+    write_sys_root(sys_root, [A, B])
+    driver = open_driver(node, reopen_after_s=60.0, now_s=lambda: now[0])
+    driver.discover()
+    node.remove("GPU-b")
+    (sys_root / "bus/pci/drivers/nvidia/0000:af:00.0").unlink()
+    driver.discover()
+    now[0] = 61.0
+    assert found(driver) == ["GPU-a"]
+    node.put(B)
+    write_sys_root(sys_root, [B])
+    now[0] = 10_000.0
+    assert found(driver) == ["GPU-a", "GPU-b"]
+
+
+def test_a_gpu_that_the_kernel_has_and_nvml_leaves_out_is_no_reason_to_open_it_again_and_again(
+    make_node: MakeNode, open_driver: OpenDriver, sys_root: Path
+) -> None:
+    """One that is excluded, or does not start."""
+    now = [0.0]
+    node = make_node(A)
+    write_sys_root(sys_root, [A, B])
+    driver = open_driver(node, now_s=lambda: now[0])
+    for now[0] in (0.0, 100.0, 200.0):
+        assert found(driver) == ["GPU-a"]
     assert node.calls("nvmlInitWithFlags") == 1
 
 

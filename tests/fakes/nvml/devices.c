@@ -118,6 +118,16 @@ nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t mod
     return NVML_SUCCESS;
 }
 
+nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t *info)
+{
+    ENTER_DEVICE(device, info);
+    if (d->is_mig || d->gpu.fabric_state < 0)
+        return NVML_ERROR_NOT_SUPPORTED;
+    memset(info, 0, sizeof *info);
+    info->state = (nvmlGpuFabricState_t)d->gpu.fabric_state;
+    return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount, nvmlFieldValue_t *values)
 {
     ENTER_DEVICE(device, values && valuesCount > 0);

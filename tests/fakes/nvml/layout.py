@@ -57,6 +57,7 @@ class CGpu(Structure):
         ("mig_enabled", c_int32),
         ("reports_events", c_int32),
         ("recovery_action", c_int32),
+        ("fabric_state", c_int32),
         ("max_migs", c_uint32),
         ("mig_count", c_uint32),
         ("link_count", c_uint32),

@@ -42,7 +42,8 @@ struct gpu {
     char name[NAME_SIZE];
     char pci_bus_id[32]; /* "" where there is none */
     uint64_t memory_bytes, used_bytes;
-    int32_t present, has_memory, minor_number, major, minor, mig_enabled, reports_events, recovery_action;
+    int32_t present, has_memory, minor_number, major, minor, mig_enabled, reports_events, recovery_action,
+        fabric_state;
     uint32_t max_migs, mig_count, link_count, process_count;
     int32_t links[MAX_LINKS]; /* a slot, LINK_DOWN or LINK_TO_SWITCH */
     struct mig migs[MAX_MIGS];

@@ -180,6 +180,7 @@ class InstalledGpus(GpuSteering):
         entry.mig_enabled = _optional(gpu.mig_enabled)
         entry.reports_events = gpu.reports_events
         entry.recovery_action = _optional(gpu.recovery_action)
+        entry.fabric_state = _optional(gpu.fabric_state)
         entry.max_migs = gpu.max_mig_devices
         entry.mig_count, entry.link_count = len(gpu.mig_devices), len(gpu.nvlinks)
         entry.process_count = len(gpu.processes)
