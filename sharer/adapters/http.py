@@ -69,6 +69,7 @@ class HttpServer:
         self._request_s, self._answer_s = request_s, answer_s
         self._clients: dict[socket.socket, _Client] = {}  # the longest here first
         self._accept_again_s: float | None = None  # None: connections are accepted
+        self._level = logging.WARNING  # of the next failure to accept one: a node may be without descriptors for hours
         self._listener = _listen(host, port)
         self._wake, self._woken = socket.socketpair()
         self._selector = selectors.DefaultSelector()
@@ -124,10 +125,12 @@ class HttpServer:
         except (BlockingIOError, ConnectionError):  # the client has thought better of it
             return
         except OSError as error:
-            log.warning("no HTTP client can be accepted: %s", error.strerror)
+            log.log(self._level, "no HTTP client can be accepted: %s", error.strerror)
+            self._level = logging.DEBUG
             self._selector.unregister(self._listener)
             self._accept_again_s = time.monotonic() + _PAUSE_S
             return
+        self._level = logging.WARNING
         one.setblocking(False)
         if len(self._clients) >= MOST_CLIENTS:
             self._drop(next(iter(self._clients.values())))

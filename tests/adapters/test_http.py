@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import logging
+import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +14,7 @@ import pytest
 
 from sharer.adapters.http import MOST_CLIENTS, MOST_REQUEST_BYTES, HttpServer, Page
 from sharer.core.errors import NodeError
+from tests.fakes.no_descriptor_left import no_descriptor_left
 
 PATIENCE_S = 10.0
 BIG = b"x" * 3_000_000
@@ -155,3 +158,39 @@ def test_an_address_that_is_taken_or_none_is_said_with_its_flag(address: tuple[s
 def test_only_the_given_address_is_listened_on(address: tuple[str, int]) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", address[1]), PATIENCE_S)
+
+
+class Said(logging.Handler):
+    """What the server logs, as it comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.levels: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.levels.put(record.levelno)
+
+
+def test_without_a_descriptor_for_a_client_one_line_says_so_and_the_client_is_served_later() -> None:
+    """Reported of plugins that repeat one line for days: whoever tries again each second says it once."""
+    server, said = HttpServer("127.0.0.1", 0, PAGES), Said()
+    server_log = logging.getLogger("sharer.adapters.http")
+    before = server_log.level
+    server_log.addHandler(said)
+    server_log.setLevel(logging.DEBUG)
+    thread = threading.Thread(target=server.serve)
+    try:
+        with socket.socket() as client:
+            client.settimeout(PATIENCE_S)
+            thread.start()
+            with no_descriptor_left():
+                client.connect(server.address)
+                levels = [said.levels.get(timeout=PATIENCE_S) for _ in range(3)]
+            assert levels == [logging.WARNING, logging.DEBUG, logging.DEBUG]
+            client.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 200")
+    finally:
+        server_log.removeHandler(said)
+        server_log.setLevel(before)
+        server.close()
+        thread.join(PATIENCE_S)

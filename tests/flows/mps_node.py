@@ -46,7 +46,7 @@ class MpsNode:
         """`answer_s`: how long a daemon may take for an answer, in real time."""
         self.root, self.mps_dir, self.answer_s = root, root / "mps", answer_s
         self.fake = FakeMps(root / "fake", **manners)
-        self.states = MpsStateFiles(self.mps_dir)
+        self.states = MpsStateFiles(self.mps_dir, now_s=lambda: self.now_s, wall_s=lambda: self.now_s)
         self.folder = self.mps_dir / folder_name(RESOURCE)
         self.pipe = self.folder / "pipe"
         self.now_s = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -20,6 +21,9 @@ _KINDS = {
     429: ApiTroubleKind.THROTTLED,
 }
 _SCHEMA_PROBLEM = "failed to create typed"  # sent as HTTP 500 (api-server-facts §3): asking again would never help
+_CONNECTION = re.compile(r"HTTPS?Connection(?:Pool)?\(host='([^']*)', port=(\d+)\): ")  # urllib3's
+_ERRNO = re.compile(r"\[Errno -?\d+\] ")
+_TITLE = re.compile(r"^Invalid kube-config(?: file)?\. ")  # the official client's
 _MOST_QUOTED = 300  # characters of an answer that end up in a message
 
 
@@ -39,7 +43,7 @@ def refused_in_stream(call: Call, event: msgspec.Raw) -> ApiError:
 def unreachable(call: Call, error: Exception) -> ApiError:
     """The error for a request that got no answer, or half of one."""
     first = error.args[0] if error.args else None
-    said = " ".join((first if isinstance(first, str) else str(error)).split()) or type(error).__name__
+    said = _plainly(first if isinstance(first, str) else str(error)) or type(error).__name__
     return ApiError(
         f"the API server cannot be reached to {call.verb} {call.what}: {said[:_MOST_QUOTED]}",
         kind=ApiTroubleKind.UNREACHABLE,
@@ -64,11 +68,15 @@ def unforeseen(call: Call, error: Exception) -> ApiError:
 
 def no_access(access: KubeAccess, error: Exception) -> ApiError:
     """The error for credentials that cannot even be read."""
-    said = " ".join(str(error).split())[:_MOST_QUOTED].rstrip(".")
+    said = _plainly(str(error))[:_MOST_QUOTED].rstrip(".")
     if isinstance(access, Kubeconfig) and os.pathsep not in str(access.path) and not access.path.exists():
         said = "there is no such file"
-    elif isinstance(error, (TypeError, LookupError, AttributeError)):
+    elif isinstance(error, UnicodeDecodeError):
+        said = "it is not text in UTF-8"
+    elif isinstance(error, LookupError):
         said = f"it is not written as a kubeconfig is ({said})"
+    elif isinstance(error, (TypeError, AttributeError)):
+        said = "it is not written as a kubeconfig is"
     return ApiError(
         f"{access} cannot be used to reach the API server: {said}",
         kind=ApiTroubleKind.UNAUTHORIZED,
@@ -82,6 +90,12 @@ def unreadable(call: Call, error: Exception) -> ApiError:
         " and of a version that this sharer knows?",
         kind=ApiTroubleKind.SERVER,
     )
+
+
+def _plainly(said: str) -> str:
+    """What a library says, in one line and without its own objects, numbers and titles."""
+    in_one_line = " ".join(said.split())
+    return _TITLE.sub("", _ERRNO.sub("", _CONNECTION.sub(r"port \2 of \1: ", in_one_line)))
 
 
 def _error(call: Call, code: int, said: str, status: Status, retry_after_s: float | None) -> ApiError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 
+from sharer.adapters.kube.client import FIELD_MANAGER
 from sharer.adapters.kube.pods import is_extended, whole_number
 from sharer.adapters.kube.wire import ObjectMeta, Read
 from sharer.core.cluster.facts import LeaseFacts, NodeCapacity, is_telling
@@ -48,10 +49,23 @@ class LeaseSpec(Read, frozen=True):
     renew_time: str | None = None
 
 
+class Managed(Read, frozen=True):
+    """What the API server notes of whoever sets fields of an object."""
+
+    manager: str = ""
+    time: str | None = None  # by the server's clock, when they were last changed
+
+
+class LeaseMeta(ObjectMeta, frozen=True):
+    """Of a Lease."""
+
+    managed_fields: tuple[Managed, ...] = ()
+
+
 class Lease(Read, frozen=True):
     """A Lease."""
 
-    metadata: ObjectMeta
+    metadata: LeaseMeta
     spec: LeaseSpec = LeaseSpec()
 
 
@@ -76,18 +90,29 @@ def _extended(amounts: Mapping[str, str] | None) -> dict[str, int | None]:
 
 
 def lease_facts(lease: Lease, now: datetime.datetime) -> LeaseFacts | None:
-    """A Lease at `now`, which has a time zone; None: nobody has renewed it yet, or it does not say when."""
+    """A Lease at `now`, which has a time zone; None: nobody has renewed it yet, or it does not say when.
+
+    `now` is the server's clock, and `renewTime` was read from the node's, which may be hours wrong. When the agent's
+    renewal came in, the server has noted itself.
+    """
     spec = lease.spec
-    if spec.renew_time is None or spec.lease_duration_seconds is None:
+    renewed = _time(spec.renew_time)
+    if spec.renew_time is None or renewed is None or spec.lease_duration_seconds is None:
         return None
-    try:
-        renewed = datetime.datetime.fromisoformat(spec.renew_time)
-    except ValueError:
-        return None
-    if renewed.tzinfo is None:
-        return None
+    ours = [one for one in lease.metadata.managed_fields if one.manager == FIELD_MANAGER]
+    came_in = [time for one in ours if (time := _time(one.time)) is not None]
+    at = max([*came_in, *([renewed] if renewed <= now else [])], default=renewed)
     return LeaseFacts(
         key=f"{lease.metadata.namespace}/{lease.metadata.name}",
-        renewed_at=spec.renew_time,
-        overdue_s=(now - renewed).total_seconds() - spec.lease_duration_seconds,
+        renewed_at=spec.renew_time if at == renewed else at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        overdue_s=(now - at).total_seconds() - spec.lease_duration_seconds,
     )
+
+
+def _time(text: str | None) -> datetime.datetime | None:
+    """A time with its zone; None: it is none."""
+    try:
+        found = None if text is None else datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return None if found is None or found.tzinfo is None else found

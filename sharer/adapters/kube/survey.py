@@ -14,6 +14,7 @@ from sharer.adapters.kube.errors import ApiError
 from sharer.adapters.kube.wire import Bare, ObjectMeta, Page, Read
 from sharer.core.doctor.cluster_checks import ClusterSurvey, SeenDaemonSet, SeenNode, has_gpus, policy_of
 from sharer.core.doctor.survey import Right
+from sharer.core.holders.observations import ApiTroubleKind
 
 DAEMON_SETS = Resource(group="apps", version="v1", plural="daemonsets", kind="DaemonSet", namespaced=True)
 RUNTIME_CLASSES = Resource(
@@ -146,18 +147,28 @@ class Review(Read, frozen=True):
 
 
 def survey_cluster(client: KubeClient) -> ClusterSurvey:
-    """Everything that can be read. Never raises ApiError: what cannot be read is None, with the reason."""
+    """Everything that can be read: what cannot be is None, with the reason.
+
+    A server that gives no answer to the first question is asked no other; "server" is then why. Raises ApiError if its
+    address cannot be read.
+    """
     problems: list[tuple[str, str]] = []
+    away = False
 
     def read(what: str, question: Callable[[], T]) -> T | None:
-        try:
-            return question()
-        except ApiError as error:
-            problems.append((what, str(error)))
-            return None
+        nonlocal away
+        if not away:
+            try:
+                return question()
+            except ApiError as error:
+                away = what == "nodes" and error.kind is ApiTroubleKind.UNREACHABLE
+                problems.append(("server" if away else what, str(error)))
+        if away:
+            problems.append((what, "not known, because the API server cannot be reached"))
+        return None
 
-    agents = read("gpu_nodes", lambda: _gpu_nodes(client))
     seen = read("nodes", lambda: tuple(_nodes(client)))
+    agents = read("gpu_nodes", lambda: _gpu_nodes(client))
     has_crd = read("has_crd", lambda: _has_crd(client))
     return ClusterSurvey(
         server=client.server(),

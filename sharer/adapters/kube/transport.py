@@ -225,11 +225,35 @@ def _load(access: KubeAccess, configuration: Configuration) -> None:
             )
             loader.load_and_set(configuration)  # re-reads the token every minute by itself
         case Kubeconfig():
-            load_kube_config(
-                config_file=str(access.path),
-                context=access.context,
-                client_configuration=configuration,
-                persist_config=False,
-            )
+            with _heard() as said:
+                load_kube_config(
+                    config_file=str(access.path),
+                    context=access.context,
+                    client_configuration=configuration,
+                    persist_config=False,
+                )
+            if said and not configuration.api_key and configuration.cert_file is None:
+                raise ConfigException(f"its command for credentials gave none: {said[0].removeprefix('exec: ')}")
         case _:
             assert_never(access)
+
+
+@contextlib.contextmanager
+def _heard() -> Iterator[list[str]]:
+    """What this thread says meanwhile in the root logger's name.
+
+    The official client does, where a command that a kubeconfig names gives no credentials, and goes on as nobody.
+    """
+    said: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.name == "root" and record.thread == threading.get_ident():
+                said.append(record.getMessage())
+
+    listener = Listener()
+    logging.getLogger().addHandler(listener)
+    try:
+        yield said
+    finally:
+        logging.getLogger().removeHandler(listener)

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from sharer.adapters.kube.access import InCluster, Kubeconfig, choose_user_access
+from sharer.adapters.kube.client import FIELD_MANAGER
 from sharer.adapters.kube.cluster import GPU_NODES_PAGE, PAGE, RESTARTS, TRIES, Narrowing, read_cluster
-from sharer.adapters.kube.fleet import Lease, LeaseSpec, Node, lease_facts, node_facts
-from sharer.adapters.kube.wire import ObjectMeta
+from sharer.adapters.kube.fleet import Lease, LeaseMeta, LeaseSpec, Managed, Node, lease_facts, node_facts
 from sharer.core.cluster.facts import ClusterFacts
 from sharer.core.errors import NodeError
 from sharer.simulation.apiserver import GPU_NODE, LEASE, NODE, POD, ApiServer, Fail, Reset, node_object, pod_object
@@ -179,13 +179,47 @@ def test_a_lease_is_overdue_once_its_duration_has_passed() -> None:
 
     def overdue_s(renewed: str | None) -> float | None:
         spec = LeaseSpec(lease_duration_seconds=40, renew_time=renewed)
-        facts = lease_facts(Lease(metadata=ObjectMeta(name="n", namespace="s", uid="u"), spec=spec), now)
+        facts = lease_facts(Lease(metadata=LeaseMeta(name="n", namespace="s", uid="u"), spec=spec), now)
         assert facts is None or facts.key == "s/n"
         return None if facts is None else facts.overdue_s
 
     assert overdue_s("2026-01-01T00:00:30.000000Z") == -10
     assert overdue_s("2026-01-01T00:00:00Z") == 20
     assert [overdue_s(odd) for odd in (None, "yesterday", "2026-01-01T00:00:00")] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("node_says", "server_notes", "overdue_s"),
+    [
+        ("2025-12-31T22:00:45.000000Z", "2026-01-01T00:00:45Z", -25.0),
+        ("2026-01-01T02:00:10.000000Z", "2026-01-01T00:00:10Z", 10.0),
+        ("2026-01-01T02:00:10.000000Z", None, -7190.0),
+        ("2026-01-01T00:00:45.000000Z", "2026-01-01T00:00:10Z", -25.0),
+        ("2025-12-31T22:00:45.000000Z", "soon", 7175.0),
+    ],
+    ids=["two hours behind", "two hours ahead, and dead", "ahead, nothing noted", "right", "noted in other words"],
+)
+def test_a_node_whose_clock_is_wrong_has_no_silent_agent(
+    node_says: str, server_notes: str | None, overdue_s: float
+) -> None:
+    """Reported of heartbeats: whoever compares a time from another machine with its own clock takes it for dead."""
+    now = datetime.datetime(2026, 1, 1, 0, 1, tzinfo=datetime.UTC)
+    noted = (Managed(manager="kubectl", time="2026-01-01T00:00:59Z"), Managed(manager=FIELD_MANAGER, time=server_notes))
+    lease = Lease(
+        metadata=LeaseMeta(name="n", namespace="s", uid="u", managed_fields=noted),
+        spec=LeaseSpec(lease_duration_seconds=40, renew_time=node_says),
+    )
+    facts = lease_facts(lease, now)
+    assert facts is not None
+    assert facts.overdue_s == overdue_s
+
+
+def test_what_the_server_notes_of_a_renewal_is_read_from_it(server: ApiServer, read: Reading) -> None:
+    fill(server, 1)
+    wrong = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=2)
+    read.client.renew_lease("sharer", "n0", holder="n0", duration_s=300, now=wrong)
+    (lease,) = read().leases.items or ()
+    assert lease.overdue_s < 0
 
 
 def test_who_asks_is_chosen_in_kubectl_s_order(tmp_path_factory: pytest.TempPathFactory) -> None:

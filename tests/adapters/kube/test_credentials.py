@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 import subprocess
 import sys
@@ -37,6 +38,7 @@ srIunI+I9Q9mZwzQRXvK6VoiCIuhRANCAASa6mVNATJloC5/LTkL4xCc2r2o4pcN
 3DSLiD3nNaJHicJRBh5iaM1C4k24nnhi3ySm44AtASX3r+DzRxN1XR1V
 -----END PRIVATE KEY-----
 """
+CREDENTIAL = """{{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {{{token}}}}}"""
 
 
 @pytest.fixture
@@ -218,6 +220,51 @@ def test_a_kubeconfig_that_cannot_be_used_is_named(lab: KubeLab, tmp_path: Path,
     with pytest.raises(ApiError) as refused:
         lab.connect(Kubeconfig(path=path)).node("node-1")
     assert f"the kubeconfig {path} cannot be used" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (None, "No such file or directory: "),
+        ("exit 3", "process returned 3"),
+        ("echo '{}'", ""),
+        (f"echo '{CREDENTIAL.format(token='')}'", ""),
+    ],
+    ids=["not installed", "failed", "no answer", "nothing in it"],
+)
+def test_a_command_that_gives_no_credentials_is_named_and_nobody_asks_as_nobody(
+    lab: KubeLab, server: ApiServer, tmp_path: Path, script: str | None, why: str
+) -> None:
+    """Neighbour of P35: a 403 for system:anonymous sends people to their roles, and it is the login that is missing."""
+    path = with_command(server, tmp_path, script)
+    with pytest.raises(ApiError) as refused:
+        lab.connect(Kubeconfig(path=path)).node("node-1")
+    assert f"the kubeconfig {path} cannot be used" in str(refused.value)
+    assert f"its command for credentials gave none: {why}" in str(refused.value)
+    assert not server.requests()
+
+
+def test_a_command_s_credentials_are_used(lab: KubeLab, server: ApiServer, tmp_path: Path) -> None:
+    server.accept_tokens("t1")
+    path = with_command(server, tmp_path, f"""echo '{CREDENTIAL.format(token='"token": "t1"')}'""")
+    assert lab.connect(Kubeconfig(path=path)).node("node-1").name == "node-1"
+
+
+def with_command(server: ApiServer, folder: Path, script: str | None) -> Path:
+    """A kubeconfig whose user is told by a command, as those of managed clusters are. None: it is not installed."""
+    command = {"command": str(folder / "login")} if script is None else {"command": "sh", "args": ["-c", script]}
+    told = {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never", **command}
+    made = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
+        "users": [{"name": "u", "user": {"exec": told}}],
+    }
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps(made))
+    return path
 
 
 # ---- which of them

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sharer.adapters.mps import MpsStateFiles
 from sharer.core.errors import NodeError
-from sharer.core.mps.state import MpsGpu, MpsInterface, MpsState
+from sharer.core.mps.state import TRUST_S, MpsGpu, MpsInterface, MpsState, why_not_served
 
 GPU = "nvidia.com/gpu.mps"
 STATE = MpsState(
@@ -32,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def states(folder: Path) -> MpsStateFiles:
-    return MpsStateFiles(folder.parent)
+    return MpsStateFiles(folder.parent, now_s=lambda: 0.0, wall_s=lambda: 1001.0)
 
 
 def test_what_the_supervisor_writes_the_agent_reads(states: MpsStateFiles, folder: Path) -> None:
@@ -99,3 +100,64 @@ def test_a_state_that_cannot_be_written_is_an_error_that_names_the_file(states: 
 def test_nobody_sees_half_a_state(states: MpsStateFiles, folder: Path) -> None:
     states.write(STATE)
     assert [path.name for path in folder.iterdir()] == ["state.json"]
+
+
+class Clocks:
+    """One that nobody sets, and the host's."""
+
+    def __init__(self) -> None:
+        self.now_s, self.wall_s = 50.0, 1000.5
+
+    def pass_by(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.wall_s += seconds
+
+    def problem(self, states: MpsStateFiles) -> str | None:
+        return why_not_served(states.read()[GPU], "GPU-b", self.wall_s)
+
+
+@pytest.mark.parametrize("by_s", [7200.0, -7200.0], ids=["forward", "back"])
+@pytest.mark.parametrize("watched", [True, False], ids=["seen to change", "seen once"])
+def test_a_clock_that_is_set_makes_no_daemon_silent(folder: Path, by_s: float, watched: bool) -> None:
+    """Reported of nodes whose clock is set soon after the boot: what is compared with it is taken for old, or new."""
+    clocks = Clocks()
+    agent = MpsStateFiles(folder.parent, now_s=lambda: clocks.now_s, wall_s=lambda: clocks.wall_s)
+    agent.write(STATE)
+    assert clocks.problem(agent) is None
+    if watched:
+        clocks.pass_by(3.0)
+        agent.write(replace(STATE, written_at_s=clocks.wall_s - 1.0))
+        assert clocks.problem(agent) is None
+    clocks.wall_s += by_s
+    assert clocks.problem(agent) is None
+    clocks.pass_by(TRUST_S - 3.0)
+    assert clocks.problem(agent) is None
+    clocks.pass_by(4.0)
+    assert "nothing was heard" in str(clocks.problem(agent)), "the supervisor has ended all the same"
+    agent.write(replace(STATE, written_at_s=clocks.wall_s))
+    assert clocks.problem(agent) is None
+
+
+@pytest.mark.parametrize("by_s", [7200.0, -7200.0], ids=["forward", "back"])
+def test_what_was_written_just_before_the_clock_was_set_is_as_old_as_it_is(folder: Path, by_s: float) -> None:
+    clocks = Clocks()
+    agent = MpsStateFiles(folder.parent, now_s=lambda: clocks.now_s, wall_s=lambda: clocks.wall_s)
+    agent.write(STATE)
+    agent.read()
+    clocks.pass_by(3.0)
+    agent.write(replace(STATE, written_at_s=clocks.wall_s))
+    clocks.wall_s += by_s
+    assert clocks.problem(agent) is None
+    clocks.pass_by(TRUST_S + 1.0)
+    assert "nothing was heard" in str(clocks.problem(agent))
+
+
+def test_a_state_that_an_earlier_run_saw_is_believed_by_its_date_alone(folder: Path) -> None:
+    clocks = Clocks()
+    agent = MpsStateFiles(folder.parent, now_s=lambda: clocks.now_s, wall_s=lambda: clocks.wall_s)
+    for written_at_s in (clocks.wall_s - TRUST_S - 1.0, clocks.wall_s + TRUST_S + 1.0):
+        MpsStateFiles(folder.parent).write(replace(STATE, written_at_s=written_at_s))
+        fresh = MpsStateFiles(folder.parent, now_s=lambda: clocks.now_s, wall_s=lambda: clocks.wall_s)
+        assert "nothing was heard" in str(clocks.problem(fresh))
+    MpsStateFiles(folder.parent).write(replace(STATE, written_at_s=clocks.wall_s - 1.0))
+    assert clocks.problem(agent) is None

@@ -54,7 +54,7 @@ class MpsLab:
 
     def __init__(self, mps_dir: Path) -> None:
         self.mps_dir, self.now_s = mps_dir, 100.0
-        self.files = MpsStateFiles(mps_dir)
+        self.files = MpsStateFiles(mps_dir, now_s=lambda: self.now_s, wall_s=lambda: EPOCH_S + self.now_s)
         self.state, self.kubelet, self.inbox = NodeState(), Kubelet(), Inbox()
         places = MpsDirectories(mps_dir)
         self.watch = MpsWatch(lambda: (self.files, places), wall_s=lambda: EPOCH_S + self.now_s)
