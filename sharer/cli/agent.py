@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def run_agent(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Share this node's GPUs until SIGTERM or SIGINT; a second signal ends the process at once.
+    """Share this node's GPUs until SIGTERM or SIGINT; one that comes again later ends the process at once.
 
     Returns the exit status: 0 told to stop, 1 the node cannot be used, 2 a wrong setting. Raises SystemExit(2) for
     flags and variables that cannot be read.
