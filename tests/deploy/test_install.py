@@ -79,3 +79,15 @@ def test_nvidia_s_own_plugin_beside_it_is_named(cluster: ApiServer, tmp_path: Pa
     status, said = install(cluster, tmp_path)
     assert status == 0, said
     assert "NOTE: gpu-operator/nvidia-device-plugin-daemonset offers GPUs, too" in said
+
+
+def test_what_openshift_asks_for_beside_the_chart_is_said_there_and_nowhere_else(tmp_path: Path) -> None:
+    """Reported of three charts for GPUs: a DaemonSet that wants 3 pods, has 0, and tells nobody but its Events why."""
+    scc = kind_of("security.openshift.io/v1", "SecurityContextConstraints")
+    with ApiServer(kinds=(*cluster_kinds(), scc)).start() as openshift:
+        status, said = install(openshift, tmp_path, "--set", "features.mps=true")
+        assert status == 0, said
+        assert f"add-scc-to-user privileged -n {NAMESPACE} -z {RELEASE}-agent -z {RELEASE}-mps" in said
+        assert "seLinuxOptions.type=spc_t" in said
+    with ApiServer(kinds=cluster_kinds()).start() as other:
+        assert "add-scc-to-user" not in install(other, tmp_path)[1]

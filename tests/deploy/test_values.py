@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.chart import CHART, main_container, objects, of_kind, pod_spec, refusal, settings_of
+from tests.deploy.chart import CHART, agent, main_container, objects, of_kind, pod_spec, refusal, settings_of, template
 
 INLINE = {"default": {"rules": [{"match": {}, "strategy": "time-slicing", "slices": 2}]}}
 
@@ -77,6 +77,12 @@ def test_a_policy_that_could_not_be_in_force_is_refused(values: Mapping[str, obj
             {"policy": {"inline": {"default": "rules: [{strategy: time-slicing, memory: {required: true}}]"}}},
             "set features.driverLimits=true",
         ),
+        ({"podLabels": {"app.kubernetes.io/component": "gpu"}}, "podLabels has app.kubernetes.io/component, by which"),
+        (
+            {"extraArgs": ["--gds", "--http=off"]},
+            "extraArgs has --http, which the chart sets together with the mounts, probes",
+        ),
+        ({"host": {"stateDir": "/run/sharer"}}, "host.stateDir and host.runDir are both /run/sharer"),
         ({"distribution": "openshift"}, "/distribution"),
         ({"updateStrategy": {"maxUnavailable": 0}}, "/updateStrategy/maxUnavailable"),
         ({"updateStrategy": {"maxSurge": 1}}, "additional properties 'maxSurge' not allowed"),
@@ -93,6 +99,51 @@ def test_a_policy_that_could_not_be_in_force_is_refused(values: Mapping[str, obj
 def test_values_that_cannot_work_are_refused_with_the_way_out(values: Mapping[str, object], says: str) -> None:
     """P06: charts that render fine and cannot work."""
     assert says in refusal(values)
+
+
+LATER = ("--device-plugin-dir", "--pod-resources-socket", "--checkpoint", "--mps-dir", "--driver-library")
+"""Flags that follow from the chart's mounts, or from values that are not set here."""
+
+
+def test_a_flag_that_the_chart_sets_itself_is_no_extra_argument() -> None:
+    """Neighbour of P06: with --http=off the probes found nobody, and the agent was started again and again."""
+    variables = {one["name"] for one in main_container(agent())["env"]}
+    flags = {name.removeprefix("SHARER_AGENT_").lower().replace("_", "-") for name in variables if "SHARER" in name}
+    wrong = [*(f"--{flag}" for flag in sorted(flags)), "--node-name", *LATER]
+    said = refusal({"extraArgs": [f"{flag}=x" for flag in wrong]})
+    assert [flag for flag in wrong if f"extraArgs has {flag}, which" not in said] == []
+    spare = ["--gds", "--mofed", "--imex-channels=0", "--cgroup-root=/x"]
+    assert main_container(agent({"extraArgs": spare}))["args"] == ["agent", *spare]
+
+
+def test_no_key_stands_twice_whatever_labels_and_annotations_are_added() -> None:
+    """Helm lets the last one pass; Argo CD, Flux and kustomize refuse all of it (reported of three GPU charts)."""
+    labels = {"app.kubernetes.io/version": "mine", "helm.sh/chart": "mine", "team": "ml"}
+    annotations = {"kubectl.kubernetes.io/default-container": "mine", "team": "ml"}
+    values = {
+        "podLabels": labels,
+        "podAnnotations": annotations,
+        "monitoring": {part: {"enabled": True, "labels": labels} for part in ("podMonitor", "rules", "dashboard")},
+    }
+    text = template(values, of="full")
+    assert [said for root in yaml.compose_all(text, Loader=yaml.SafeLoader) for said in repeated(root)] == []
+    for workload in of_kind("DaemonSet", objects(values, of="full")):
+        made = workload["spec"]["template"]["metadata"]
+        assert labels.items() <= made["labels"].items()
+        assert annotations.items() <= made["annotations"].items()
+        assert workload["spec"]["selector"]["matchLabels"].items() <= made["labels"].items()
+
+
+def repeated(node: yaml.Node | None) -> Iterator[str]:
+    """The keys that stand twice in one mapping, at any depth."""
+    if isinstance(node, yaml.MappingNode):
+        keys = [key.value for key, _ in node.value]
+        yield from sorted({f"{key} at {node.start_mark}" for key in keys if keys.count(key) > 1})
+        for _, value in node.value:
+            yield from repeated(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from repeated(value)
 
 
 def test_every_problem_is_said_at_once() -> None:
@@ -145,6 +196,7 @@ def test_null_for_what_cannot_be_without_a_value_is_refused_and_named() -> None:
         said = refusal(nulls(*level), of="full")
         for path in level:
             assert f"{'.'.join(path)} is null, and cannot be without a value; leave it out" in said
+        assert "--reset-then-reuse-values" in said, "an upgrade with --reuse-values lacks what is new in the chart"
 
 
 def test_null_for_what_may_be_empty_is_as_if_it_were_empty() -> None:

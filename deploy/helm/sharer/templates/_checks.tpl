@@ -24,6 +24,7 @@
 {{- end -}}
 {{- end -}}
 {{- if $problems -}}
+{{- $problems = append $problems "After helm upgrade --reuse-values these are values that the chart before did not have: say --reset-then-reuse-values instead" -}}
 {{- fail (printf "\n\n%s\n" (uniq $problems | join "\n\n")) -}}
 {{- end -}}
 {{- end }}
@@ -79,6 +80,20 @@
 {{- if and (or $v.monitoring.podMonitor.enabled $v.monitoring.rules.enabled) (not $v.http.port) -}}
 {{- $problems = append $problems "monitoring needs /metrics, and http.port is 0; set http.port=9465, or switch monitoring.podMonitor and monitoring.rules off" -}}
 {{- end -}}
+{{- range list "name" "instance" "component" -}}
+{{- if hasKey ($v.podLabels | default dict) (printf "app.kubernetes.io/%s" .) -}}
+{{- $problems = append $problems (printf "podLabels has app.kubernetes.io/%s, by which each DaemonSet finds its pods, so the API server would refuse it; choose another label" .) -}}
+{{- end -}}
+{{- end -}}
+{{- range $v.extraArgs -}}
+{{- $flag := splitList "=" . | first -}}
+{{- with get (include "sharer.flags" $ | fromYaml) $flag -}}
+{{- $problems = append $problems (printf "extraArgs has %s, which the chart sets together with the mounts, probes and rights that go with it; %s" $flag .) -}}
+{{- end -}}
+{{- end -}}
+{{- if eq $v.host.stateDir $v.host.runDir -}}
+{{- $problems = append $problems (printf "host.stateDir and host.runDir are both %s, and a pod cannot mount one path twice; give each a directory of its own" $v.host.stateDir) -}}
+{{- end -}}
 {{- if not $v.admission.resources -}}
 {{- $problems = append $problems "admission.resources is empty, so no request would be checked; name what your policies share, such as nvidia.com/gpu.shared: 1" -}}
 {{- end -}}
@@ -133,4 +148,31 @@
 {{- if $problems -}}
 {{- fail (printf "\n\n%s\n" (uniq $problems | join "\n\n")) -}}
 {{- end -}}
+{{- end }}
+
+{{/* Flags of the agent that the chart sets, as YAML: what to do instead. A test compares them with the pod. */}}
+{{- define "sharer.flags" -}}
+{{- $fixed := "leave it out, it follows from where the pod runs" -}}
+--cdi-dir: set host.cdiDirs
+--cdi-kind: set injection.cdiKind
+--checkpoint: {{ $fixed }}
+--dev-root: {{ $fixed }}
+--device-plugin-dir: {{ $fixed }}
+--driver-library: set driver.library
+--host-root: {{ $fixed }}
+--http: set http.port
+--injection: set injection.ways
+--kubernetes: set kubernetes.enabled
+--log-format: set logFormat
+--mps-dir: set host.stateDir
+--namespace: {{ $fixed }}
+--node-labels: set features.nodeLabels
+--node-name: {{ $fixed }}
+--pause-label: set gpuOperator.pauseLabels
+--pod-resources-socket: set host.kubeletDir
+--policy: set policy.inline or policy.existingConfigMap
+--policy-configmap: set policy.inline or policy.existingConfigMap
+--publish: set features.publish
+--run-dir: set host.runDir
+--state-dir: set host.stateDir
 {{- end }}

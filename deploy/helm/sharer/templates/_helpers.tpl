@@ -23,6 +23,25 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
+{{/* Labels of an object with more of the user's, who has the last word; no key twice, which Helm lets pass and Argo CD,
+     Flux and kustomize do not. Call with (list . LABELS). */}}
+{{- define "sharer.labelsAnd" -}}
+{{ merge (deepCopy (index . 1 | default dict)) (include "sharer.labels" (index . 0) | fromYaml) | toYaml }}
+{{- end }}
+
+{{/* … of a workload's pods. Those that it finds them by are not the user's: see _checks.tpl. Call with (list . "agent"). */}}
+{{- define "sharer.podLabels" -}}
+{{- $root := index . 0 -}}
+{{ include "sharer.labelsAnd" (list $root (merge (dict "app.kubernetes.io/component" (index . 1)) ($root.Values.podLabels | default dict))) }}
+{{- end }}
+
+{{/* Annotations of a workload's pods. Call with (list . "agent"). */}}
+{{- define "sharer.podAnnotations" -}}
+{{- $root := index . 0 -}}
+{{- $ours := merge (dict "kubectl.kubernetes.io/default-container" (index . 1)) (include "sharer.driverAnnotation" . | fromYaml) -}}
+{{ merge (deepCopy ($root.Values.podAnnotations | default dict)) $ours | toYaml }}
+{{- end }}
+
 {{/* Of one workload: no two of them select the same pods (bug case P06). Call with (list . "agent"). */}}
 {{- define "sharer.selector" -}}
 app.kubernetes.io/name: sharer
