@@ -260,6 +260,15 @@ def _place(before: str) -> tuple[int, int]:
     return len(lines), len(last)
 
 
+def in_words(error: yaml.YAMLError, source: str) -> str:
+    """Why a text that is no policy is not YAML either: `pods.yaml:3:1: not valid YAML: ...`."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return f"{source}: is not YAML: it is not text in UTF-8, or has characters that YAML may not have"
+    message, mark = _explain(error)
+    place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+    return f"{source}{place}: {message}"
+
+
 def _explain(error: yaml.MarkedYAMLError) -> tuple[str, yaml.Mark | None]:
     """A parser's complaint with its place, in the words of what the operator did where it is a known slip."""
     context, complaint = error.context or "", error.problem or "unreadable"

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from sharer.adapters.kube.access import Kubeconfig, choose_user_access
+from sharer.cli.options import FILE
+from sharer.core.api_error import ApiError
 from sharer.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def access_options(command: _Command) -> _Command:
     """`--context` and `--kubeconfig`."""
     for option in (
-        click.option("--kubeconfig", metavar="FILE", type=click.Path(),
+        click.option("--kubeconfig", metavar="FILE", type=FILE,
                      help="Who asks which cluster. Default: $KUBECONFIG, ~/.kube/config, the pod's service account."),
         click.option("--context", "kube_context", metavar="NAME", shell_complete=complete_context,
                      help="A context of the kubeconfig. Default: its current one."),
@@ -38,7 +40,7 @@ def has_access(kubeconfig: str | None, context: str | None) -> bool:
 
 @contextlib.contextmanager
 def open_cluster(kubeconfig: str | None, context: str | None) -> Iterator[KubeClient]:
-    """The API server. Raises InputError if nothing says where it is; asking it may raise ApiError."""
+    """The API server. Raises InputError where nothing, or no good file, says where it is; asking may raise ApiError."""
     from sharer.adapters.kube.connect import connect  # 0.2 s
 
     access = choose_user_access(kubeconfig, context, os.environ)
@@ -50,6 +52,11 @@ def open_cluster(kubeconfig: str | None, context: str | None) -> Iterator[KubeCl
     if isinstance(access, Kubeconfig) and not any(map(os.path.exists, str(access.path).split(os.pathsep))):
         raise InputError(f"there is no kubeconfig {access.path}. Name one with --kubeconfig, or with KUBECONFIG")
     with contextlib.closing(connect(access, user_agent="sharer-cli")) as client:
+        if isinstance(access, Kubeconfig):
+            try:
+                client.server()
+            except ApiError as error:
+                raise InputError(str(error)) from error
         yield client
 
 

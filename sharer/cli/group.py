@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import importlib.metadata
+import io
 import os
 import sys
 from typing import Any
@@ -72,7 +73,12 @@ class LazyGroup(click.Group):
             ctx.exit(2 if isinstance(error, InputError) else 1)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:  # Any: click's own signature
-        """As click does it, and also for help: what cannot be written because there is no room is said, and is 1."""
+        """As click does it, and also for help: what cannot be written because there is no room is said, and is 1.
+
+        A character that the terminal's encoding does not have is written as its number, as Python does on stderr.
+        """
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             return super().main(*args, **kwargs)
         except OSError as error:

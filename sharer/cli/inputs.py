@@ -19,9 +19,16 @@ STANDARD_INPUT = "-"
 MAX_INPUT_BYTES = 64 * 2**20  # of any file that is named; a node's inventory is some 10 KiB
 
 
+def source_of(path: str) -> str:
+    """The name of a file in messages."""
+    return "standard input" if path == STANDARD_INPUT else path
+
+
 def read_text(path: str) -> tuple[bytes, str]:
     """A file's bytes and its name for messages; "-" is standard input. Raises InputError."""
-    source = "standard input" if path == STANDARD_INPUT else path
+    source = source_of(path)
+    if path == STANDARD_INPUT and sys.stdin is None:
+        raise InputError(f"{source}: is closed")
     try:
         with contextlib.nullcontext(sys.stdin.buffer) if path == STANDARD_INPUT else open(path, "rb") as file:
             content = file.read(MAX_INPUT_BYTES + 1)

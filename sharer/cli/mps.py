@@ -26,7 +26,7 @@ from sharer.adapters.mps.wanted import WantedFromAgent
 from sharer.adapters.nvml import InstalledLibrary, NvmlDriver
 from sharer.adapters.processes import ProcFs
 from sharer.cli.logs import set_up_logging
-from sharer.cli.options import driver_library_option
+from sharer.cli.options import PATH, driver_library_option
 from sharer.cli.signals import stop_on_signals
 from sharer.core.errors import NodeError
 from sharer.flows.supervise.compute_modes import ModeKeeper
@@ -48,15 +48,15 @@ Example: sharer mps --mps-dir /var/lib/sharer/mps""",
     context_settings={"auto_envvar_prefix": "SHARER_MPS"},
 )
 @click.option(
-    "--mps-dir", type=click.Path(path_type=Path), default=Path("/var/lib/sharer/mps"), show_default=True,
+    "--mps-dir", type=PATH, default=Path("/var/lib/sharer/mps"), show_default=True,
     metavar="DIR", help="The daemons' directories; the agent's --mps-dir. On the host at the same path.",
 )  # fmt: skip
 @click.option(
-    "--run-dir", type=click.Path(path_type=Path), default=Path("/run/sharer"), show_default=True, metavar="DIR",
+    "--run-dir", type=PATH, default=Path("/run/sharer"), show_default=True, metavar="DIR",
     help="The agent's --run-dir, where its socket is.",
 )  # fmt: skip
 @click.option(
-    "--mps-control", type=click.Path(path_type=Path), metavar="FILE",
+    "--mps-control", type=PATH, metavar="FILE",
     help="The driver's nvidia-cuda-mps-control. Default: looked for in the usual folders.",
 )  # fmt: skip
 @driver_library_option

@@ -13,6 +13,10 @@ from click.core import ParameterSource
 
 from sharer.adapters.documents import Document, to_json, to_yaml
 
+FILE = click.Path(readable=False)
+PATH = click.Path(path_type=Path, readable=False)
+"""What is named. click would look whether it can be read, also at a default that nobody needs; we say it better."""
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -56,7 +60,7 @@ def print_document(document: Document, output: Output) -> None:
 def run_dir_option(command: _Command) -> _Command:
     """`--run-dir`: where the agent of this node has its socket."""
     return click.option(
-        "--run-dir", type=click.Path(path_type=Path), default=Path("/run/sharer"), show_default=True, metavar="DIR",
+        "--run-dir", type=PATH, default=Path("/run/sharer"), show_default=True, metavar="DIR",
         envvar="SHARER_AGENT_RUN_DIR", help="The agent's --run-dir, where its socket is.",
     )(command)  # fmt: skip
 
@@ -64,10 +68,10 @@ def run_dir_option(command: _Command) -> _Command:
 def driver_library_option(command: _Command) -> _Command:
     """`--driver-library` and `--host-root`: where this node's driver is."""
     for option in (
-        click.option("--host-root", type=click.Path(path_type=Path), default=Path("/"), show_default=True,
+        click.option("--host-root", type=PATH, default=Path("/"), show_default=True,
                      envvar="SHARER_AGENT_HOST_ROOT",
                      help="Where this process sees the host's /, in which the driver is looked for."),
-        click.option("--driver-library", type=click.Path(path_type=Path), metavar="FILE",
+        click.option("--driver-library", type=PATH, metavar="FILE",
                      envvar="SHARER_AGENT_DRIVER_LIBRARY",
                      help="The driver's libnvidia-ml.so.1. Default: looked for in the usual folders."),
     ):  # fmt: skip

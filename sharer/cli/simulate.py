@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import signal
-from collections.abc import Iterator
-from types import FrameType
 
 import click
 
+from sharer.adapters.yaml_text import read_policy_text
 from sharer.cli.inputs import read_text
-from sharer.cli.options import Output, output_option, print_document
-from sharer.cli.show.tables import print_list, print_table
+from sharer.cli.options import FILE, Output, output_option, print_document
+from sharer.cli.show.long_table import Layout, at_the_end, in_the_middle, print_long_table, terminal_width
+from sharer.cli.show.tables import Cell, print_list, print_table
+from sharer.cli.signals import exit_on_sigterm
 from sharer.core.brief import some
 from sharer.core.quantities import duration, format_bytes
 from sharer.simulation.manifests import read_manifests
@@ -27,6 +26,8 @@ DEFAULT_GPUS = "2xA100-80GB"
 _SLICES = (
     "GPU", "PRODUCT", "RESOURCE", "SLICES", "MEMORY EACH", "HELD", "DRAINING", "FREE", "UNHEALTHY", "HELD BY", "PODS",
 )  # fmt: skip
+_LEFT_OUT = ("MEMORY EACH", "PRODUCT", "RESOURCE")  # in a narrow terminal, the first of them first
+_CUT = {"RESOURCE": (15, in_the_middle), "PODS": (16, at_the_end)}
 _UUID = re.compile(r"\b(GPU|MIG)-([0-9a-f]{8})(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 
@@ -42,9 +43,9 @@ A pod of FILE comes at once and runs for ever, unless its annotations say otherw
 )
 @click.option("--gpus", metavar="GPUS", default=DEFAULT_GPUS, show_default=True,
               help='The node\'s GPUs, such as "8xA100-80GB,2xL4" or "1xA100-80GB:mig(3x1g.10gb)".')  # fmt: skip
-@click.option("--policy", "policy_file", type=click.Path(), metavar="FILE",
+@click.option("--policy", "policy_file", type=FILE, metavar="FILE",
               help="How they are shared. Default: four slices a GPU.")  # fmt: skip
-@click.option("--pods", "pods_file", type=click.Path(), metavar="FILE",
+@click.option("--pods", "pods_file", type=FILE, metavar="FILE",
               help="Say which of these pods fit, instead of the demo.")  # fmt: skip
 @output_option(Output.TABLE, Output.JSON, Output.YAML)
 @click.pass_context
@@ -59,37 +60,23 @@ def simulate(context: click.Context, gpus: str, policy_file: str | None, pods_fi
     policy, source = (default_policy(), "built-in policy") if policy_file is None else read_text(policy_file)
     if pods_file is not None:
         manifests = read_manifests(*read_text(pods_file))
-        with _cleaning_up_on_sigterm():
+        with exit_on_sigterm():
             plan = plan_pods(simulated, policy, source, manifests.pods, manifests.warnings)
         if output is Output.TABLE:
             _print_pods(plan)
         else:
             print_document(plan, output)
         context.exit(0 if plan.all_fit else FAILED)
+    read_policy_text(policy, source)  # a wrong one is refused before anything is printed
     if output is Output.TABLE:
         click.echo(f"{gpus}, {source}")
-    with _cleaning_up_on_sigterm():
+    with exit_on_sigterm():
         report = play(simulated, policy, source, _Live() if output is Output.TABLE else Audience())
     if output is Output.TABLE:
-        _print_slices(report)
+        print_slices(report, terminal_width())
     else:
         print_document(report, output)
     context.exit(FAILED if report.failed else 0)
-
-
-@contextlib.contextmanager
-def _cleaning_up_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the program as Ctrl-C does, so that nothing of the node is left; a second one ends it at once."""
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class _Live(Audience):
@@ -109,27 +96,27 @@ def _short(text: str) -> str:
     return _UUID.sub(r"\1-\2…", text)
 
 
-def _print_slices(report: SimulationReport) -> None:
-    click.echo()
-    print_table(
-        _SLICES,
+def print_slices(report: SimulationReport, width: int | None) -> None:
+    """What there is in the end, in lines of this width; None: as wide as they need."""
+    rows: list[list[Cell]] = [
         [
-            [
-                str(one.gpu),
-                one.product,
-                one.resource,
-                one.slices,
-                None if one.promise_bytes is None else format_bytes(one.promise_bytes),
-                one.held,
-                one.draining,
-                one.free,
-                one.unhealthy,
-                " ".join(one.held_by) or None,
-                some(one.pods, between=" "),
-            ]
-            for one in report.slices
-        ],
-    )
+            str(one.gpu),
+            one.product,
+            one.resource,
+            one.slices,
+            None if one.promise_bytes is None else format_bytes(one.promise_bytes),
+            one.held,
+            one.draining,
+            one.free,
+            one.unhealthy,
+            " ".join(one.held_by) or None,
+            some(one.pods, between=" "),
+        ]
+        for one in report.slices
+    ]
+    layout = Layout(width=width, left_out=_LEFT_OUT, cut=_CUT)
+    click.echo()
+    print_long_table(_SLICES, lambda: iter(rows), layout, lambda _column, _text: None)
 
 
 def _print_pods(plan: PodPlanReport) -> None:

@@ -169,7 +169,8 @@ def _cdi_name(uuid: str, facts: NodeFacts) -> str:
     device = facts.devices.get(uuid, _UNKNOWN)
     if device.cdi_name is None:
         raise RequestError(
-            f"{uuid} cannot be given to a container: {device.unusable or 'no CDI spec of this node names it'}"
+            f"{uuid} cannot be given to a container: {device.unusable or 'no CDI spec of this node names it'}; delete"
+            " the pod to get another GPU"
         )
     return device.cdi_name
 

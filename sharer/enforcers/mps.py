@@ -98,7 +98,8 @@ class MpsEnforcer:
         if len(shares) < len(grant.shares):
             others = ", ".join(share.uuid for share in grant.shares if share.strategy is not Strategy.MPS)
             raise RequestError(
-                f"an MPS client sees the GPUs of its server only, so this container could not use {others}"
+                f"an MPS client sees the GPUs of its server only, so this container could not use {others};"
+                " ask for slices of one resource only"
             )
         namespace = _namespace(grant, facts)
         env = {"CUDA_MPS_PIPE_DIRECTORY": CONTAINER_PIPE_DIRECTORY}
@@ -168,7 +169,10 @@ def _pipe_directory(shares: Sequence[Share], facts: NodeFacts) -> str:
         directories.add(directory)
     if len(directories) > 1:
         uuids = ", ".join(share.uuid for share in shares)
-        raise RequestError(f"{uuids} belong to different MPS control daemons, and a process can have one only")
+        raise RequestError(
+            f"{uuids} belong to different MPS control daemons, and a process can have one only; ask for slices of one"
+            " resource only"
+        )
     return directories.pop()
 
 

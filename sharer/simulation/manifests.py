@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import yaml
 
+from sharer.adapters.yaml_text import in_words
 from sharer.core.errors import InputError
 from sharer.core.quantities import parse_duration_s
 from sharer.simulation.kubelet import ContainerSpec
@@ -24,6 +25,7 @@ START_AFTER = "simulation.sharer.dev/start-after"
 RUN_FOR = "simulation.sharer.dev/run-for"
 MAX_PODS = 10_000  # of one workload: guards against a slip of the keyboard
 _ENDLESS = ("Deployment", "ReplicaSet", "StatefulSet")
+_PLANNED = "Pod, Job, Deployment, ReplicaSet or StatefulSet"
 _COUNT = re.compile(r"0|[1-9][0-9]{0,8}")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -62,8 +64,8 @@ def read_manifests(text: bytes, source: str) -> Manifests:
     """The pods of a multi-document YAML file. Raises InputError that names file, object, field, and what is allowed."""
     try:
         documents = list(yaml.load_all(text, Loader=_LOADER))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{source}: is not YAML: {' '.join(str(error).split())}") from error
+    except yaml.YAMLError as error:
+        raise InputError(in_words(error, source)) from error
     pods: list[PlannedPod] = []
     warnings: list[str] = []
     for number, document in enumerate(documents, start=1):
@@ -78,7 +80,7 @@ def read_manifests(text: bytes, source: str) -> Manifests:
     if twice:
         raise InputError(f"{source}: pod {twice[0]} is there twice; give each pod a name of its own")
     if not pods:
-        raise InputError(f"{source}: has no pod; expected documents of kind Pod, Job or {', '.join(_ENDLESS)}")
+        raise InputError(f"{source}: has no pod; expected documents of kind {_PLANNED}")
     return Manifests(pods=tuple(pods), warnings=tuple(warnings))
 
 
@@ -86,11 +88,11 @@ def _objects(document: Node, where: str) -> Iterator[Mapping[str, Node]]:
     if document is None:
         return
     if not isinstance(document, dict):
-        raise InputError(f"{where}: is a {type(document).__name__}, not a Kubernetes object")
+        raise InputError(f"{where}: is {_what(document)}, not a Kubernetes object")
     if document.get("kind") == "List":
         items = document.get("items") or []
         if not isinstance(items, list):
-            raise InputError(f"{where}: items is a {type(items).__name__}, not a list")
+            raise InputError(f"{where}: items is {_what(items)}, not a list")
         for item in items:
             yield from _objects(item, where)
     else:
@@ -107,9 +109,10 @@ class _Object:
         if not isinstance(kind, str) or not isinstance(raw.get("apiVersion"), str):
             raise InputError(f"{document}: has no apiVersion and kind; expected a Kubernetes object such as a Pod")
         self.kind = kind
+        self.where = f"{document}: {kind}"
         metadata = self._mapping(raw, "metadata")
-        self._name = self._text(metadata, "name", None)
-        self._namespace = self._text(metadata, "namespace", "default")
+        self._name = self._text(metadata, "metadata.name", None)
+        self._namespace = self._text(metadata, "metadata.namespace", "default")
         self.where = f"{document}: {kind} {self._name}"
         self._annotations = self._mapping(metadata, "annotations")
 
@@ -159,11 +162,11 @@ class _Object:
     def _containers(self, spec: Mapping[str, Node], key: str) -> Iterator[ContainerSpec]:
         listed = spec.get(key) or []
         if not isinstance(listed, list):
-            raise InputError(f"{self.where}: {key} is a {type(listed).__name__}, not a list")
+            raise InputError(f"{self.where}: {key} is {_what(listed)}, not a list")
         for number, raw in enumerate(listed):
             if not isinstance(raw, dict):
-                raise InputError(f"{self.where}: {key}[{number}] is a {type(raw).__name__}, not a container")
-            name = self._text(raw, "name", None)
+                raise InputError(f"{self.where}: {key}[{number}] is {_what(raw)}, not a container")
+            name = self._text(raw, f"{key}[{number}].name", None)
             sidecar = key == "initContainers" and raw.get("restartPolicy") == "Always"
             resources = self._mapping(raw, "resources")
             yield ContainerSpec(name=name, limits=self._limits(resources, f"container {name}"), sidecar=sidecar)
@@ -191,13 +194,16 @@ class _Object:
         if found is None:
             return {}
         if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
-            raise InputError(f"{self.where}: {key} is a {type(found).__name__}, not a mapping with text keys")
+            raise InputError(f"{self.where}: {key} is {_what(found)}, not a mapping with text keys")
         return found
 
-    def _text(self, raw: Mapping[str, Node], key: str, default: str | None) -> str:
-        found = raw.get(key, default)
+    def _text(self, raw: Mapping[str, Node], path: str, default: str | None) -> str:
+        """The last part of `path` in `raw`; all of it is for messages."""
+        found = raw.get(path.rpartition(".")[2], default)
+        if found is None:
+            raise InputError(f"{self.where}: {path} is missing")
         if not isinstance(found, str) or not found:
-            raise InputError(f"{self.where}: {key} is {found!r}, and must be text")
+            raise InputError(f"{self.where}: {path} is {found!r}, and must be text")
         return found
 
     def _count(self, raw: Mapping[str, Node], key: str, default: int) -> int:
@@ -216,3 +222,18 @@ class _Object:
             return parse_duration_s(str(found))
         except ValueError as error:
             raise InputError(f"{self.where}: annotation {key}: {error}") from error
+
+
+def _what(found: Node) -> str:
+    """What a part of a document is, in words of YAML.
+
+    >>> _what({}), _what("a"), _what(1.5)
+    ('a mapping', 'text', 'a number')
+    """
+    if isinstance(found, dict):
+        return "a mapping"
+    if isinstance(found, list):
+        return "a list"
+    if isinstance(found, bool):
+        return "true or false"
+    return "a number" if isinstance(found, (int, float)) else "text"

@@ -47,6 +47,18 @@ def test_every_command_explains_itself_with_an_example(path: tuple[str, ...]) ->
     assert "example:" in shown.lower()
 
 
+@pytest.mark.parametrize("path", [*commands(sharer)], ids=" ".join)
+def test_a_path_that_may_not_be_read_is_no_error_before_it_is_needed(path: tuple[str, ...]) -> None:
+    """Else who is not root could ask nothing on a node with an agent: its --run-dir, a default, is root's."""
+    command: click.Command | None = sharer
+    for name in path:
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), name)
+    assert command is not None
+    paths = [one for one in command.params if isinstance(one.type, click.Path)]
+    assert [one.name for one in paths if isinstance(one.type, click.Path) and one.type.readable] == []
+
+
 def test_the_list_of_commands_says_what_each_command_says_of_itself() -> None:
     context = click.Context(sharer)
     for name, (_, help_line) in COMMANDS.items():

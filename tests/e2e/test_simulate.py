@@ -112,6 +112,6 @@ def test_a_wrong_policy_is_wrong_input_without_a_traceback(tmp_path: Path) -> No
     policy = tmp_path / "policy.yaml"
     policy.write_text("rules: []")
     done = simulate(tmp_path, "--policy", str(policy))
-    assert done.returncode == 2
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"{policy}:1:1: ")
     assert "Traceback" not in done.stderr

@@ -81,13 +81,14 @@ def test_every_document_and_every_item_of_a_list_counts_and_other_kinds_are_name
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("a: [", "pods.yaml: is not YAML: "),
-        ("", "pods.yaml: has no pod; expected documents of kind Pod, Job or Deployment"),
+        ("a: }", "pods.yaml:1:4: not valid YAML: "),
+        ("\x00", "pods.yaml: is not YAML: it is not text in UTF-8, or has characters that YAML may not have"),
+        ("", "pods.yaml: has no pod; expected documents of kind Pod, Job, Deployment, ReplicaSet or StatefulSet"),
         ("- 1", "pods.yaml: document 1: is a list, not a Kubernetes object"),
         ("kind: Pod", "pods.yaml: document 1: has no apiVersion and kind"),
-        ("{apiVersion: v1, kind: Pod, metadata: {}}", "pods.yaml: document 1: name is None, and must be text"),
+        ("{apiVersion: v1, kind: Pod, metadata: {}}", "pods.yaml: document 1: Pod: metadata.name is missing"),
         (one_pod("{}"), "pods.yaml: document 1: Pod p: its pod has no containers"),
-        (one_pod("{containers: {name: a}}"), "pods.yaml: document 1: Pod p: containers is a dict, not a list"),
+        (one_pod("{containers: {name: a}}"), "pods.yaml: document 1: Pod p: containers is a mapping, not a list"),
         (f"{POD}---\n{POD}", "pods.yaml: pod default/train is there twice"),
         (POD.replace("5m", "5"), "Pod train: annotation simulation.sharer.dev/start-after: '5' is not a number with"),
         (POD.replace('"2"', "1.5"), "Pod train: container main asks for 1.5 nvidia.com/gpu.shared; a whole number"),

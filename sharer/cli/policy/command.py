@@ -16,13 +16,22 @@ from sharer.cli.inputs import (
     inventory_of_node,
     inventory_of_products,
     read_policy,
+    source_of,
     why_to_go_on,
 )
-from sharer.cli.options import Output, driver_library_option, output_option, print_document, run_dir_option
+from sharer.cli.options import (
+    FILE,
+    PATH,
+    Output,
+    driver_library_option,
+    output_option,
+    print_document,
+    run_dir_option,
+)
 from sharer.cli.policy.live_plan import print_live_plan
 from sharer.cli.policy.steps import apply, hold, rollback
 from sharer.cli.show.tables import Cell, count, offered_text, print_list, print_table
-from sharer.core.errors import InputError, PolicyError, Problem
+from sharer.core.errors import InputError, NodeError, PolicyError, Problem
 from sharer.core.inventory import Inventory
 from sharer.core.policy.text import to_yaml
 from sharer.core.quantities import format_bytes
@@ -41,7 +50,7 @@ from sharer.core.slices.plan import Refusal, make_plan
 FOUND_SOMETHING = 1
 WRONG_INPUT = 2
 _INVENTORY = click.option(
-    "--inventory", "inventory_file", type=click.Path(), metavar="FILE",
+    "--inventory", "inventory_file", type=FILE, metavar="FILE",
     help="A node, as `sharer devices -o json` described it.",
 )  # fmt: skip
 
@@ -61,11 +70,11 @@ policy.add_command(hold)
 Example: sharer policy check config/*.yaml
          sharer policy check --inventory node-7.json new.yaml"""
 )
-@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE...")
 @_INVENTORY
 @click.option(
-    "--unless-held", "checkpoint", type=click.Path(path_type=Path), metavar="CHECKPOINT",
-    help="Exit with 0 all the same where this checkpoint of the kubelet has slices in use.",
+    "--unless-held", "checkpoint", type=PATH, metavar="CHECKPOINT",
+    help="Exit with 0 all the same where this checkpoint of the kubelet has slices in use, or where one FILE is right.",
 )  # fmt: skip
 @output_option(Output.TABLE, Output.JSON, Output.YAML)
 @click.pass_context
@@ -83,20 +92,30 @@ def check(
     wrong.
 
     --unless-held is for an init container: a wrong policy should stop a new node, and no node whose containers need its
-    agent. The agent itself keeps the last good policy.
+    agent, or which may follow another FILE: its label says which, and only the agent knows it. Where there is no policy
+    at all, the agent waits for one. It keeps the last good one itself.
     """
     inventory = None if inventory_file is None else inventory_from_file(inventory_file)
-    named = [one for file in files for one in files_in(file)]
+    try:
+        named = [one for file in files for one in files_in(file)]
+    except InputError as error:
+        if checkpoint is None:
+            raise
+        _all_the_same(f"{error}; the agent waits for one")
+        return
     report = PolicyCheckReport(policies=tuple(_check(file, inventory) for file in named))
     if output is Output.TABLE:
         for checked in report.policies:
             _print_check(checked)
     else:
         print_document(report, output)
-    accepted = all(checked.accepted for checked in report.policies)
-    if not accepted and checkpoint is not None and (why := why_to_go_on(checkpoint)) is not None:
-        click.echo(f"exit status 0 all the same: {why}", err=True)
-        return
+    good = [checked.policy for checked in report.policies if checked.accepted]
+    accepted = len(good) == len(report.policies)
+    if not accepted and checkpoint is not None:
+        why = f"a node follows one policy, and {good[0]} is fine" if good else why_to_go_on(checkpoint)
+        if why is not None:
+            _all_the_same(why)
+            return
     if not accepted:
         context.exit(WRONG_INPUT)
     if any(checked.refusals for checked in report.policies):
@@ -110,10 +129,10 @@ Example: sharer policy plan new.yaml --gpus 8xA100-80GB
          sharer policy plan new.yaml --live
          sharer policy plan new.yaml --cluster --name a100"""
 )
-@click.argument("file", type=click.Path(), metavar="FILE")
+@click.argument("file", type=FILE, metavar="FILE")
 @_INVENTORY
 @click.option("--gpus", metavar="GPUS", help='A node with these GPUs, such as "8xA100-80GB,2xL4".')
-@click.option("--diff", "old_file", type=click.Path(), metavar="OLD",
+@click.option("--diff", "old_file", type=FILE, metavar="OLD",
               help="Show only what changes from this policy to FILE.")  # fmt: skip
 @click.option("--live", is_flag=True, help="Show the steps there of the running node, and which pods are in the way.")
 @click.option("--cluster", is_flag=True, help="Show what changes on each node of the cluster, and who is in the way.")
@@ -181,7 +200,10 @@ def plan(
     elif gpus is not None:
         inventory = inventory_of_products(gpus)
     else:
-        inventory = inventory_of_node(driver_library, host_root)
+        try:
+            inventory = inventory_of_node(driver_library, host_root)
+        except NodeError as error:
+            raise NodeError(f"{error}. For another node than this one give --gpus or --inventory") from error
     if old is None:
         report = report_plan(wanted, make_plan(inventory, wanted), inventory)
     else:
@@ -195,7 +217,7 @@ def plan(
 
 
 @policy.command(epilog="Example: sharer policy convert nvidia-config.yaml > policy.yaml")
-@click.argument("file", type=click.Path(), metavar="FILE")
+@click.argument("file", type=FILE, metavar="FILE")
 def convert(file: str) -> None:
     """Write a policy in sharer's own format.
 
@@ -214,7 +236,10 @@ def _check(file: str, inventory: Inventory | None) -> CheckedPolicy:
     except PolicyError as error:
         return refused_policy(file, error)
     except InputError as error:  # the others are still worth a look
-        problem = Problem(source=file, line=None, column=None, path="", message=str(error).removeprefix(f"{file}: "))
+        source = source_of(file)
+        problem = Problem(
+            source=source, line=None, column=None, path="", message=str(error).removeprefix(f"{source}: ")
+        )
         return refused_policy(file, PolicyError((problem,)))
 
 
@@ -227,6 +252,10 @@ def _print_check(checked: CheckedPolicy) -> None:
         click.echo(f"{checked.policy}: {_sentence(refusal)}")
     if checked.accepted and not checked.refusals:
         click.echo(f"{checked.policy}: fine")
+
+
+def _all_the_same(why: str) -> None:
+    click.echo(f"exit status 0 all the same: {why}", err=True)
 
 
 def _sentence(refusal: Refusal) -> str:

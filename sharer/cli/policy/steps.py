@@ -10,6 +10,7 @@ from sharer.adapters.kube.calls import CONFIG_MAPS, NODES
 from sharer.adapters.yaml_text import read_policy_text
 from sharer.cli.cluster_access import access_options, open_cluster
 from sharer.cli.inputs import read_text
+from sharer.cli.options import FILE
 from sharer.core.change.choice import DEFAULT_NAME, HOLD_LABEL
 from sharer.core.errors import InputError
 from sharer.core.policy.steps import Replacement, go_back, replace_text
@@ -23,7 +24,7 @@ _YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
 @click.command(epilog="Example: sharer policy apply new.yaml --configmap gpu/policies --name a100")
-@click.argument("file", type=click.Path(), metavar="FILE")
+@click.argument("file", type=FILE, metavar="FILE")
 @_CONFIG_MAP
 @click.option("--name", default=DEFAULT_NAME, show_default=True, metavar="NAME",
               help="For the nodes with this name in their label sharer.dev/policy.")  # fmt: skip

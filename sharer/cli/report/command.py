@@ -39,11 +39,11 @@ Example: sharer report
 )
 @output_option(Output.TABLE, Output.WIDE, Output.JSON, Output.YAML, Output.CSV)
 @click.option("--watch", is_flag=True, help="Show it again every few seconds, until Ctrl-C.")
-@click.option("--html", type=click.Path(dir_okay=False, allow_dash=True), metavar="FILE",
+@click.option("--html", type=click.Path(dir_okay=False, readable=False, allow_dash=True), metavar="FILE",
               help="Write all of it as one page to look at in a browser, instead of printing. -: standard"
               " output.")  # fmt: skip
-@click.option("--cluster", is_flag=True, help="The cluster, also where an agent runs. Each option but -o, --html,"
-              " --watch, --no-color and --run-dir means that too.")  # fmt: skip
+@click.option("--cluster", is_flag=True, help="The cluster, also where an agent runs. -o csv means that too, and each"
+              " option but -o, --html, --watch, --no-color and --run-dir.")  # fmt: skip
 @click.option("-l", "--selector", default="", metavar="LABELS", help="Only nodes with these labels, as in kubectl.")
 @click.option("--node", "nodes", multiple=True, metavar="GLOB", help="Only nodes of this name. Repeatable.")
 @click.option("--resource", "resources", multiple=True, metavar="GLOB",

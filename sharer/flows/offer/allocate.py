@@ -81,7 +81,10 @@ class Answers:
     def _edits(self, view: NodeView, ids: Sequence[str]) -> ContainerEdits:
         offer = view.offers.get(self._resource)
         if offer is None or view.facts is None:
-            raise RequestError(f"{self._resource} is not offered by this node any more; its policy has changed")
+            raise RequestError(
+                f"{self._resource} is not offered by this node any more; its policy has changed: delete the pod to have"
+                " it scheduled anew, or ask for a resource that is offered now"
+            )
         if not ids:
             raise RequestError(
                 f"a request for {self._resource} names no device ID; the kubelet should name at least one"

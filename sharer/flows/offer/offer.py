@@ -127,8 +127,9 @@ def _news(before: NodeView, after: NodeView) -> Iterable[str]:
     for uuid in sorted(after.faults.keys() - before.faults.keys()):
         if after.faults[uuid] != after.paused:  # that was told, once for all of them
             yield f"{uuid} is at fault: {after.faults[uuid]}"
+    there = frozenset() if after.inventory is None else after.inventory.uuids
     for uuid in sorted(before.faults.keys() - after.faults.keys()):
-        yield f"{uuid} is healthy again"
+        yield f"{uuid} is healthy again" if uuid in there else f"{uuid} is not there any more, and nobody holds it"
     yield from _drained(before.listing, after.listing)
 
 

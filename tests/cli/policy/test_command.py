@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,12 @@ def test_a_policy_can_come_from_standard_input(tmp_path: Path) -> None:
     text = write_policy(tmp_path, slices=4).read_text()
     assert run("policy", "check", "-", stdin=text) == (0, "standard input: fine\n", "")
     assert run("policy", "check", "-", stdin="rules: 1").status == 2
+
+
+def test_a_standard_input_that_is_closed_is_wrong_input() -> None:
+    command = f"exec {sys.executable} -m sharer policy check - <&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (2, "standard input: is closed\n")
 
 
 def test_a_file_without_an_end_is_not_read_to_its_end() -> None:
@@ -111,6 +119,12 @@ def test_a_plan_can_be_made_for_gpus_by_name(tmp_path: Path) -> None:
     assert (ran.document()["kind"], ran.document()["changes"], resource["slices"]) == ("Plan", None, 6)
     assert [device["product"] for device in resource["devices"]][1:] == ["NVIDIA A100-SXM4-80GB", "NVIDIA L4"]
     assert len({device_id for device in resource["devices"] for device_id in device["ids"]}) == 6
+
+
+def test_where_there_is_no_driver_a_plan_says_how_another_node_is_described(tmp_path: Path) -> None:
+    ran = run("policy", "plan", write_policy(tmp_path, slices=4), "--driver-library", tmp_path / "none")
+    assert (ran.status, ran.out) == (1, "")
+    assert ran.err.endswith(". For another node than this one give --gpus or --inventory\n")
 
 
 def test_a_gpu_that_offers_nothing_is_shown_with_the_reason_and_is_no_failure(tmp_path: Path) -> None:

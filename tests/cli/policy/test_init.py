@@ -60,3 +60,24 @@ def test_a_checkpoint_that_cannot_be_read_counts_as_slices_in_use(tmp_path: Path
     damaged = tmp_path / "damaged"
     damaged.write_text("{")
     assert run("policy", "check", f"--unless-held={damaged}", mounted(tmp_path, default="rules: 1")).status == 0
+
+
+def test_a_wrong_policy_of_other_nodes_stops_no_node(tmp_path: Path) -> None:
+    """Neighbour of P05: which key is its own, a node's label says. One pool's typo is not the end of every pool."""
+    good = write_policy(tmp_path, slices=4).read_text()
+    folder = mounted(tmp_path, default=good, a100="rules: 1")
+    ran = run("policy", "check", f"--unless-held={tmp_path}/missing", folder)
+    assert ran.status == 0
+    assert f"{folder}/default is fine" in ran.err
+    assert f"{folder}/a100:" in ran.out, "what is wrong is said all the same"
+
+
+def test_policies_that_are_missing_stop_no_node_and_least_of_all_one_in_use(tmp_path: Path) -> None:
+    """Neighbour of P05: the ConfigMap was deleted, or comes later than the pods. The agent waits, and says for what."""
+    for folder in (mounted(tmp_path), tmp_path / "no folder"):
+        folder.mkdir(exist_ok=True)
+        for held in (tmp_path / "missing", checkpoint(tmp_path, SLICE)):
+            ran = run("policy", "check", f"--unless-held={held}", folder)
+            assert (ran.status, ran.out) == (0, "")
+            assert "has no file" in ran.err
+            assert "the agent waits for one" in ran.err

@@ -237,8 +237,28 @@ def test_a_kubeconfig_that_does_not_exist_is_wrong_input(monkeypatch: pytest.Mon
 
 def test_a_kubeconfig_without_the_context_says_so(fleet: FleetServer) -> None:
     ran = fleet.report("--context", "elsewhere")
-    assert ran.status == 1
+    assert ran.status == 2
     assert "elsewhere" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "Is a directory"),
+        (b"\xf5\x00", "it is not text in UTF-8"),
+        (b"- 1\n", "it is not written as a kubeconfig is"),
+        (b"kind: Config\n", "Expected key current-context in "),
+    ],
+)
+def test_what_is_no_kubeconfig_is_wrong_input_and_said_without_words_of_python(
+    tmp_path: Path, content: bytes | None, why: str
+) -> None:
+    path = tmp_path / "kubeconfig"
+    path.mkdir() if content is None else path.write_bytes(content)
+    for command in (["report", "--cluster"], ["doctor"], ["policy", "hold", "node-1"]):
+        ran = run(*command, "--kubeconfig", path)
+        assert (ran.status, ran.out) == (2, "")
+        assert ran.err.startswith(f"the kubeconfig {path} cannot be used to reach the API server: {why}")
 
 
 # ---- partial data

@@ -14,7 +14,7 @@ from sharer.core.holders.ledger import Entry, Ledger, State, allocated
 from sharer.core.policy.model import MemoryPolicy
 from sharer.flows.inbox import Allocated, Hint
 from tests.core.builders import gpu, gpu_uuid, node, policy, rule, time_slicing
-from tests.core.evidence import SHARED, checkpoint, given_to, listed, named
+from tests.core.evidence import SHARED, checkpoint, given_to, held, key, listed, named
 from tests.flows.offer_lab import FACTS, OfferLab
 from tests.flows.sources import A, B
 
@@ -213,6 +213,20 @@ def test_a_policy_that_turns_out_too_long_when_the_driver_comes_still_lists_what
 
 
 # What the answers leave in the inbox.
+
+
+def test_a_gpu_that_is_gone_for_good_is_not_called_healthy_when_its_last_holder_has_ended() -> None:
+    """Neighbour of P14: a cloud's node comes back from a reboot with other GPUs under its old name."""
+    lab = OfferLab()
+    lab.step()
+    gone = key(0, 20480, index=9)
+    evidence = lab.state.view.ledger.evidence
+    lab.state.change(ledger=Ledger(entries=held(gone), evidence=evidence))
+    assert f"{gpu_uuid(9)} is at fault" in (lab.step() or "")
+    lab.state.change(ledger=Ledger(evidence=evidence))
+    said = lab.step() or ""
+    assert f"{gpu_uuid(9)} is not there any more, and nobody holds it" in said
+    assert "healthy" not in said
 
 
 def test_an_answered_allocate_is_told_after_it_was_worked_out_and_a_refused_one_is_not() -> None:
