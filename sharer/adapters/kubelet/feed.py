@@ -42,7 +42,13 @@ class Stream:
     def __init__(self, feed: DeviceFeed) -> None:
         self._feed = feed
         self._sent: bytes | None = None
+        self._told: bytes | None = None  # what the client has been sent whole
         self._ended = False
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the client has been sent the present list."""
+        return self._told is self._feed.message
 
     def messages(self) -> Iterator[bytes]:
         """The whole list at once, and again after each change, until the stream is ended."""
@@ -56,7 +62,8 @@ class Stream:
                     return
                 before, self._sent = self._sent, feed.message
             if self._sent != before:  # a change and its reverse within one burst are no news
-                yield self._sent
+                yield self._sent  # gRPC asks for more when it has sent this
+            self._told = self._sent
 
     def end(self) -> None:
         """Let `messages` return. May be called more than once, from any thread."""
@@ -96,6 +103,11 @@ class Streams:
         """Whether the kubelet's stream is open; None: it has not come yet."""
         with self._lock:
             return None if self._first is None else self._first in self._open
+
+    def are_told(self) -> bool:
+        """Whether every client has been sent the present list."""
+        with self._lock:
+            return all(stream.is_told for stream in self._open)
 
     def end_all(self) -> None:
         """End every stream, also one that is just being opened."""

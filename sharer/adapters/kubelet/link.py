@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from sharer.adapters.kubelet import sockets
@@ -60,6 +61,7 @@ class GrpcKubeletLink:
                 answers=answers,
                 timings=self._timings,
                 tally=self._tally,
+                others_are_told=partial(self._are_told, tuple(self._resources.values())),
             )
             self._resources = {**self._resources, resource: served}
             served.start()
@@ -95,6 +97,10 @@ class GrpcKubeletLink:
             self._unsubscribe()
             self._end(self._resources)
             self._resources = {}
+
+    @staticmethod
+    def _are_told(resources: Sequence[ServedResource]) -> bool:
+        return all(served.is_told for served in resources)
 
     def _end(self, resources: dict[str, ServedResource]) -> None:
         """All at the same time."""

@@ -71,6 +71,7 @@ class ServedResource:
         answers: ResourceAnswers,
         timings: KubeletTimings,
         tally: Tally,
+        others_are_told: Callable[[], bool],
     ) -> None:
         self._name = name
         self._directory = directory
@@ -80,6 +81,7 @@ class ServedResource:
         self._answers = answers
         self._timings = timings
         self._tally = tally
+        self._others_are_told = others_are_told
         self._repeats = Repeats()
         self._news = threading.Condition()  # notified after anything changes that the thread may be waiting for
         self._stopping = False
@@ -108,6 +110,12 @@ class ServedResource:
         server = self._accepted
         return server is not None and server.kubelet_reads is True
 
+    @property
+    def is_told(self) -> bool:
+        """Whether the kubelet has been sent the present list, or reads none."""
+        server = self._accepted
+        return server is None or server.readers_are_told()
+
     def renew(self) -> None:
         """Register again: the kubelet has another plugin in the place of this one. Returns at once."""
         self._displaced = self._accepted
@@ -126,6 +134,7 @@ class ServedResource:
     def _live(self) -> None:
         failures = 0
         previous = None
+        self._let_others_be_told()
         while (kubelet := self._await_kubelet()) is not None:
             if kubelet != previous:  # a new kubelet knows nothing of what the one before refused
                 failures = 0
@@ -142,6 +151,12 @@ class ServedResource:
                 failures = max(failures, 1)
             delay_s = self._timings.retry_delay_s(failures) if failures else self._timings.handover_s
             self._pause(delay_s, kubelet)
+
+    def _let_others_be_told(self) -> None:
+        """An ID that moves to this name from another one must not be Healthy under both: two pods could be given it."""
+        until_s = time.monotonic() + self._timings.others_told_s
+        while not self._others_are_told() and not self._stopping and time.monotonic() < until_s:
+            self._wait_for(lambda: self._stopping, self._timings.others_look_s)
 
     def _await_kubelet(self) -> FileIdentity | None:
         """Wait until somebody listens on kubelet.sock, and return which file that is. None: stop."""

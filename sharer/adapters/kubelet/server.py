@@ -74,6 +74,10 @@ class PluginServer:
         """Whether the kubelet's ListAndWatch is open; None: it has not come yet."""
         return self._streams.kubelet_reads
 
+    def readers_are_told(self) -> bool:
+        """Whether everybody who reads the list has been sent the present one."""
+        return self._streams.are_told()
+
     def end(self, grace_s: float) -> None:
         """End every stream, give other calls `grace_s`, remove the socket. Returns when it is all over."""
         self._streams.end_all()

@@ -23,6 +23,8 @@ class KubeletTimings:
     probe_s: float = 0.25  # while nobody listens on kubelet.sock; one connection attempt costs some 50 µs
     away_s: float = 15.0  # a kubelet restarts in less; longer is worth a warning
     burst_s: float = 0.05  # changes so close together are one message: each makes the kubelet fsync its checkpoint
+    others_told_s: float = 1.0  # a new name waits so long at most for lists in which its IDs may have changed
+    others_look_s: float = 0.005  # between two looks whether they were sent
     grace_s: float = 1.0  # for calls in flight when a server ends
     stop_deadline_s: float = 5.0
 

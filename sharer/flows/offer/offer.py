@@ -108,7 +108,8 @@ def _adoptable(view: NodeView) -> list[DeviceId]:
 def _hand_over(kubelet: KubeletLink, before: NodeView, after: NodeView, answers_for: AnswersFor) -> None:
     same_policy = before.basis is not None and before.basis.policy == after.policy.policy
     terms = terms_of(after)
-    for name, new in after.offers.items():
+    # What is listed already comes first: an ID that moves to a new name is Unhealthy under the old one by then.
+    for name, new in sorted(after.offers.items(), key=lambda offer: offer[0] not in before.offers):
         old = before.offers.get(name)
         if old is None or new.devices != old.devices or not same_policy:
             options = ResourceOptions(pre_start_required=needs_pre_start(new.slices.values(), terms))

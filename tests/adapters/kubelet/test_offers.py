@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import time
+from dataclasses import replace
 
 import pytest
 
 from sharer.core.ports.kubelet import ResourceOptions
 from sharer.simulation.kubelet import Block
-from tests.adapters.kubelet.rig import FAST, GPU, OTHER, Rig, offer, slices
+from tests.adapters.kubelet.rig import FAST, GPU, OTHER, PATIENCE_S, Rig, offer, slices
 
 
 def test_a_change_is_sent_on_the_open_stream_without_registering_again(started: Rig) -> None:
@@ -28,6 +29,18 @@ def test_a_change_is_sent_on_the_open_stream_without_registering_again(started: 
         took_s.append(stream.messages[-1].at_s - offered_s)
     assert min(took_s) < 0.5  # 0.05 by design; a busy machine may add to it
     assert len(started.kubelet.register_calls()) == 1
+
+
+def test_an_id_that_moves_to_a_new_name_is_unhealthy_under_the_old_one_before_that_is_registered(started: Rig) -> None:
+    """Found by tests/faults: a stale checkpoint, and a policy that was renamed while the agent was down."""
+    link = started.link(replace(FAST, burst_s=0.3, others_told_s=PATIENCE_S))
+    offer(link, GPU)
+    started.kubelet.wait_capacity(GPU, 4)
+    offer(link, GPU, slices(4, healthy=False))
+    offer(link, OTHER, slices(4))
+    call = started.kubelet.wait_registered(OTHER, 1)
+    old = started.kubelet.wait_stream(GPU, lambda stream: stream.messages[-1].healthy_ids == frozenset())
+    assert old.messages[-1].at_s < call.at_s
 
 
 def test_other_options_are_registered_once(started: Rig) -> None:
