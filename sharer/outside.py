@@ -26,7 +26,6 @@ from sharer.core.enforcer import ContainerCgroups, Enforcer, Reach
 from sharer.core.errors import NodeError
 from sharer.core.mps.state import MpsPlaces, MpsState, MpsStates
 from sharer.core.ports.driver import GpuDriver, HealthSource, Interruptible, Pausable, TopologySource
-from sharer.core.ports.holders import CheckpointSource
 from sharer.core.ports.injection import FactsReader, SliceSpecs
 from sharer.core.ports.kubelet import KubeletLink
 from sharer.core.ports.policy import PolicyMemory, PolicySource
@@ -62,7 +61,6 @@ class Outside:
     enforcers: Sequence[Enforcer]
     containers: ContainerCgroups
     open_mps: Callable[[], tuple[MpsStates, MpsPlaces]]  # what the host has of MPS control daemons
-    new_checkpoint: Callable[[], CheckpointSource]  # a reader for one more thread
     api: FollowedApi | None  # None: the API server is not asked
     namespace: str | None  # of this agent; None: not known, so that it has no Lease
 
@@ -122,7 +120,6 @@ def open_outside(settings: Settings, library: LibrarySource | None) -> Iterator[
             enforcers=make_enforcers(Reach(limits=driver, cgroups=containers, mps=mps.states)),
             open_mps=mps.open,
             containers=containers,
-            new_checkpoint=lambda: Checkpoint(checkpoint_path(settings), watch),
             api=api,
             namespace=settings.namespace or own_namespace(choose_access(settings.kubernetes, os.environ)),
         )

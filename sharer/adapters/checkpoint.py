@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,14 +28,12 @@ Signature = tuple[int, ...]
 
 
 class Checkpoint:
-    """Reads the file again only if it changed. Implements core.ports.holders.CheckpointSource.
-
-    `read` is for one thread.
-    """
+    """Reads the file again only if it changed, once for everybody. Implements core.ports.holders.CheckpointSource."""
 
     def __init__(self, path: Path, watcher: Watcher) -> None:
         self._path = path
         self._watcher = watcher
+        self._lock = threading.Lock()  # of what follows; held for some milliseconds, while thousands of IDs are read
         self._signature: Signature | None = None
         self._last = CheckpointReading(serial=0)
         self._serials = itertools.count(1)
@@ -45,6 +44,10 @@ class Checkpoint:
         Raises NodeError if it is damaged or cannot be read: then nothing is known, and a kubelet that starts with it
         knows nothing either. Its checksum is not checked: it covers a memory dump of a Go program.
         """
+        with self._lock:
+            return self._read()
+
+    def _read(self) -> CheckpointReading | None:
         try:
             with open(self._path, "rb", opener=_at_once) as file:
                 signature = _signature(os.fstat(file.fileno()))

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ctypes
 
-_M_TRIM_THRESHOLD, _M_ARENA_MAX = -1, -8  # mallopt(3)
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # mallopt(3)
 _TRIM_BYTES = 128 * 2**10
+_OWN_PAGES_BYTES = 16 * 2**10
 
 
 def keep_little() -> None:
@@ -19,6 +20,9 @@ def keep_little() -> None:
     * One arena for all threads. Several are for threads that allocate at once; Python's hold its lock when they do.
     * Free memory at the end of the heap is returned when it is more than 128 KiB, as at first. Otherwise each large
       block that is freed raises that to twice its size.
+    * A block of 16 KiB or more has pages of its own, which are returned when it is freed; from 128 KiB on at first. The
+      kubelet's list is read every 5 seconds, in blocks of 32 KiB: 0.6 MiB that stayed in the heap. Making such a block
+      takes some microseconds longer, in which nothing of ours is to be noticed (a reconcile: 0.2 ms of 10).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -26,3 +30,4 @@ def keep_little() -> None:
         return
     mallopt(_M_ARENA_MAX, 1)
     mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+    mallopt(_M_MMAP_THRESHOLD, _OWN_PAGES_BYTES)

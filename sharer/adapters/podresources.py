@@ -113,12 +113,14 @@ class PodResources:
 def _reading(serial: int, answer: podresources_pb2.ListPodResourcesResponse, age_s: float) -> ListReading:
     """One holder per slice. A device on two NUMA nodes has two rows, and a kubelet may repeat a pod."""
     holders: dict[SliceKey, Holder] = {}
+    names: set[tuple[str, str]] = set()
     for pod in answer.pod_resources:
+        name = (sys.intern(pod.namespace), sys.intern(pod.name))  # each access makes another text
+        names.add(name)
         for container in pod.containers:
-            holder = Holder(uid=None, namespace=pod.namespace, pod=pod.name, container=container.name)
+            holder = Holder(uid=None, namespace=name[0], pod=name[1], container=sys.intern(container.name))
             for row in container.devices:
                 for device_id in row.device_ids:
                     key = (sys.intern(row.resource_name), sys.intern(device_id))  # as the checkpoint's readers do
                     holders.setdefault(key, holder)
-    names = frozenset((pod.namespace, pod.name) for pod in answer.pod_resources)
-    return ListReading(serial=serial, holders=holders, pods=names, kubelet_age_s=age_s)
+    return ListReading(serial=serial, holders=holders, pods=frozenset(names), kubelet_age_s=age_s)

@@ -23,11 +23,9 @@ def main() -> None:
     if arguments[:1] == ["agent"]:
         # gRPC's core writes lines of its own to standard error whenever a kubelet dies; the log is one event a line.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-        gc.disable()  # importing leaves next to no garbage, and looking for it took a tenth of the start (measured)
+        gc.disable()  # until the kubelet has registered us: looking for garbage took a tenth of the start (measured)
         from sharer.cli.agent import run_agent
 
-        gc.freeze()  # nor will later looks go through what was imported
-        gc.enable()
         sys.exit(run_agent(arguments[1:], os.environ))
 
     from sharer.cli.group import sharer

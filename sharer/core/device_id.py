@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import field
 from enum import StrEnum
+from functools import lru_cache
 
 from sharer.core.errors import RequestError
 from sharer.core.values import dataclass
@@ -70,13 +71,15 @@ class DeviceId:
                 f"device ID {text!r} is not one of sharer's (<uuid>::<strategy>-<replica>[-<limit MiB>[-<compute %>]]);"
                 " another plugin may have offered it under the same resource name"
             )
-        return cls(
-            uuid=found["uuid"],
+        parsed = cls(
+            uuid=_same(found["uuid"]),
             strategy=Strategy(found["strategy"]),
             replica=int(found["replica"]),
             limit_mib=None if limit is None else int(limit),
             percent=None if percent is None else int(percent),
         )
+        object.__setattr__(parsed, "_text", text)  # the same one, which others have too
+        return parsed
 
     @property
     def is_valid(self) -> bool:
@@ -85,6 +88,12 @@ class DeviceId:
 
     def __str__(self) -> str:
         return self._text
+
+
+@lru_cache(maxsize=64)
+def _same(uuid: str) -> str:
+    """One text for all slices of a device: thousands of IDs have a few UUIDs."""
+    return uuid
 
 
 def uuid_part(text: str) -> str:

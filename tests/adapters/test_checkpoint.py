@@ -165,6 +165,24 @@ def test_a_damaged_file_that_is_written_anew_is_read_again(tmp_path: Path) -> No
     assert checkpoint.read() is not None
 
 
+def test_a_file_is_read_once_for_all_threads(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    path.write_bytes(REAL)
+    checkpoint, all_here = Checkpoint(path, ByHand()), threading.Barrier(4)
+    found: list[CheckpointReading | None] = []
+
+    def read_together() -> None:
+        all_here.wait(60)
+        found.append(checkpoint.read())
+
+    threads = [threading.Thread(target=read_together) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(60)
+    assert [id(one.entries) for one in found if one is not None] == 4 * [id(checkpoint._last.entries)]
+
+
 def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     path.touch()

@@ -173,3 +173,18 @@ def test_a_thread_that_asks_for_the_fields_while_another_does_finds_the_same() -
         found = both_see_this.__get__(None, made)
         assert [one.name for one in found.values() if one.default_factory is not dataclasses.MISSING] == ["tags"]
         assert [one.name for one in found.values() if one.default is not dataclasses.MISSING] == ["kind", "y", "source"]
+
+
+def test_fields_of_different_classes_keep_their_own_names_and_types() -> None:
+    """What is to be known of most fields is in memory once for all classes."""
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Size:
+        bytes: int
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Name:
+        text: str
+
+    assert [(one.name, one.type) for cls in (Size, Name) for one in fields(cls)] == [("bytes", "int"), ("text", "str")]
+    assert [one.name for one in fields(Size)] == ["bytes"]

@@ -173,7 +173,7 @@ class CgroupTree:
             fields = line.split(" ", 5)
             found = re.search(_RECORD, fields[3]) if len(fields) > 4 else None
             if found is not None and found["uid"] == uid and found.end() == len(fields[3]):
-                names.add(found["name"])
+                names.add(sys.intern(found["name"]))  # most are "main", or the like
         return names.pop() if len(names) == 1 else None
 
 
@@ -184,17 +184,17 @@ class _Followed:
         self, roots: Callable[[], tuple[str, ...]], top: str, watcher: Watcher, changed: Callable[[str], None]
     ) -> None:
         self._roots, self._top, self._watcher, self._changed = roots, top, watcher, changed
-        self._ends: dict[str, Callable[[], None]] = {}  # by folder: what ends its subscription
-        self._pods: dict[str, dict[str, str]] = {}  # by folder that pods come in: their names and UIDs
-        self._seen: dict[str, object] = {}  # by folder: what it was like last time
+        self._pods: dict[str, dict[str, _PodFolder]] = {}  # by folder that pods come in, and by name
+        self._seen: dict[str, list[str]] = {}  # by folder that pods come in: what was in it last time
 
     def start(self) -> None:
         self._watcher.subscribe(self._top, self._look_for_roots)  # called soon, and now and then: they may come later
 
     def _look_for_roots(self) -> None:
         for root in self._roots():
-            if root not in self._ends:
-                self._ends[root] = self._watcher.subscribe(root, partial(self._look_for_pods, root))
+            if root not in self._pods:
+                self._pods[root] = {}
+                self._watcher.subscribe(root, partial(self._look_for_pods, root))
                 self._look_for_pods(root)
 
     def _look_for_pods(self, root: str) -> None:
@@ -202,22 +202,30 @@ class _Followed:
         if names == self._seen.get(root):
             return
         self._seen[root] = names
-        before, now = self._pods.get(root, {}), {name: uid for name in names if (uid := pod_uid(name)) is not None}
-        self._pods[root] = now
-        for name in before.keys() - now.keys():
-            self._ends.pop(f"{root}/{name}")()
-            self._seen.pop(f"{root}/{name}", None)
-            self._changed(before[name])
-        for name in now.keys() - before.keys():
-            path = sys.intern(f"{root}/{name}")
-            self._ends[path] = self._watcher.subscribe(path, partial(self._look_into, path, now[name]))
-            self._look_into(path, now[name])
+        pods, now = self._pods[root], {name: uid for name in names if (uid := pod_uid(name)) is not None}
+        for name in pods.keys() - now.keys():
+            pods[name].end()
+            self._changed(pods.pop(name).uid)
+        for name in now.keys() - pods.keys():
+            pods[name] = _PodFolder(sys.intern(f"{root}/{name}"), sys.intern(now[name]), self._watcher, self._changed)
 
-    def _look_into(self, path: str, uid: str) -> None:
+
+class _PodFolder:
+    """The folder of a pod, followed from the beginning until `end` is called."""
+
+    __slots__ = ("_changed", "_path", "_shape", "end", "uid")  # of 250 pods there are as many
+
+    def __init__(self, path: str, uid: str, watcher: Watcher, changed: Callable[[str], None]) -> None:
+        self._path, self.uid, self._changed = path, uid, changed
+        self._shape: object = None
+        self.end = watcher.subscribe(path, self._look_into)
+        self._look_into()
+
+    def _look_into(self) -> None:
         """A container may have come or gone. Their number is enough: one starts again half a second later."""
-        before, self._seen[path] = self._seen.get(path), tree.shape(path)
-        if self._seen[path] != before:
-            self._changed(uid)
+        before, self._shape = self._shape, tree.shape(self._path)
+        if self._shape != before:
+            self._changed(self.uid)
 
 
 def _unreadable(error: OSError) -> NodeError:

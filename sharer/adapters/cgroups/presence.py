@@ -58,7 +58,7 @@ class Cgroups:
         for folder in self._followed.keys() - wanted:
             self._followed.pop(folder)()
         for folder in wanted - self._followed.keys():
-            self._followed[folder] = self._watcher.subscribe(folder, _at_changes(folder, changed))
+            self._followed[folder] = self._watcher.subscribe(folder, _AtChanges(folder, changed))
 
     def _is_populated(self, pod: str) -> bool:
         """Whether a process lives in a pod's cgroup or below it. Raises OSError if that cannot be told."""
@@ -72,21 +72,23 @@ class Cgroups:
         return pod in self._inhabited
 
 
-def _at_changes(folder: str, changed: Callable[[], None]) -> Callable[[], None]:
+class _AtChanges:
     """Calls `changed` if there are more or fewer folders in this one than last time, or it is gone; and at first.
 
     The watcher calls every second, and to read 250 pods and settle 2,000 slices for it was half of an idle agent's
     work. At first, because the folder may have changed since it was read.
     """
-    known: object = ()
 
-    def compare() -> None:
-        nonlocal known
-        before, known = known, tree.shape(folder)
-        if known != before:
-            changed()
+    __slots__ = ("_changed", "_folder", "_known")
 
-    return compare
+    def __init__(self, folder: str, changed: Callable[[], None]) -> None:
+        self._folder, self._changed = folder, changed
+        self._known: object = ()
+
+    def __call__(self) -> None:
+        before, self._known = self._known, tree.shape(self._folder)
+        if self._known != before:
+            self._changed()
 
 
 def _inhabited(cgroup: str, depth: int = MAX_INNER_DEPTH) -> str | None:

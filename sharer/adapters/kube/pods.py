@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from sharer.adapters.kube.wire import Container, ContainerStatus, Pod
 from sharer.core.holders.observations import ContainerKind, ContainerSeen, PodPhase, PodSeen
@@ -50,11 +51,17 @@ def _seen(containers: Iterable[Container], ids: Mapping[str, str], *, init: bool
         limits = one.resources.limits or {}
         counts = {name: whole_number(amount) for name, amount in limits.items() if is_extended(name)}
         yield ContainerSeen(
-            name=one.name,
+            name=sys.intern(one.name),
             kind=kind,
-            limits={name: count for name, count in counts.items() if count},
+            limits=_one_of_each(tuple((name, count) for name, count in counts.items() if count)),
             container_id=ids.get(one.name),
         )
+
+
+@lru_cache(maxsize=256)
+def _one_of_each(limits: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    """The same mapping for all containers that ask for the same, as most on a node do."""
+    return dict(limits)
 
 
 def is_extended(resource: str) -> bool:

@@ -57,7 +57,9 @@ _WANTED = Listed()
 
 def step(listing: Listing, plan: Plan, ledger: Ledger, now_s: float, *, patience_s: float) -> Listing:
     """What to list now. Twice with the same input is the same as once."""
-    wanted = {(resource.name, str(one.id)): one.id for resource in plan.resources for one in resource.slices}
+    known = {key: key for key in ledger.entries}  # so that a key is in memory once
+    planned = (((resource.name, str(one.id)), one.id) for resource in plan.resources for one in resource.slices)
+    wanted = {known.get(key, key): device_id for key, device_id in planned}
     occupied = _occupied(ledger, {resource.name for resource in plan.resources})
     devices = _by_device(wanted, listing, occupied)
     on_record = _on_record_for_init_containers(ledger, occupied - wanted.keys())

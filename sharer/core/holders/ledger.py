@@ -177,7 +177,7 @@ def allocated(ledger: Ledger, keys: Iterable[SliceKey], now_s: float) -> Ledger:
         for key in keys
         if (entry := ledger.entry(key)).owner is None
     }
-    return replace(ledger, entries={**ledger.entries, **changed})
+    return replace(ledger, entries={**ledger.entries, **changed}) if changed else ledger
 
 
 def settle(ledger: Ledger, now_s: float, *, quarantine_s: float) -> Ledger:
@@ -218,6 +218,10 @@ def _count_absences(ledger: Ledger, reading: ListReading) -> Ledger:
     kept = {key: serial for key, serial in still.items() if key in ledger.entries}
     if last is not None and reading.holders == last.holders:
         reading = replace(reading, holders=last.holders)  # so that 2,000 slices are in memory once
+    else:
+        known = {key: key for key in ledger.entries}  # and each one's key
+        holders = {known.get(key, key): holder for key, holder in reading.holders.items()}
+        reading = replace(reading, holders=holders)
     evidence = replace(ledger.evidence, listed=reading, checkpoint_then=ledger.evidence.checkpoint)
     return replace(ledger, evidence=evidence, missing_from=kept | lost)
 

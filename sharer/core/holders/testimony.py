@@ -12,6 +12,8 @@ from dataclasses import replace
 from sharer.core.device_id import uuid_part
 from sharer.core.holders.evidence import CheckpointReading, Evidence, Holder, SliceKey
 
+Holders = tuple[Holder, ...]
+
 ABSENCES = 2  # readings of `List` without the owner, after which the kubelet has freed the slice
 
 
@@ -48,7 +50,7 @@ class Testimony:
             elif not process.attributed:
                 self._unknown_on.add(process.gpu_uuid)
         self._active: dict[Holder, bool] = {}
-        self._last: tuple[Holder, list[Holder], Holder] | None = None  # of `full`: both arguments and the answer
+        self._last: tuple[Holder, Holders, Holder] | None = None  # of `full`: both arguments and the answer
         self.claims = self._claims()
         self.remnants = {
             key: alive
@@ -56,14 +58,15 @@ class Testimony:
             if (alive := [holder for holder in holders if not self._is_active(holder) and self.life(holder, key)])
         }
 
-    def _given(self, checkpoint: CheckpointReading | None) -> dict[SliceKey, list[Holder]]:
+    def _given(self, checkpoint: CheckpointReading | None) -> dict[SliceKey, Holders]:
         """Whom the checkpoint says each slice was given to, with the names of the pods as far as they are known."""
-        given: dict[SliceKey, list[Holder]] = {}
+        given: dict[SliceKey, Holders] = {}
         for one in checkpoint.entries if checkpoint is not None else ():
             namespace, pod_name = self._names.get(one.uid, (None, None))
-            holder = Holder(uid=one.uid, namespace=namespace, pod=pod_name, container=one.container)
+            alone = (Holder(uid=one.uid, namespace=namespace, pod=pod_name, container=one.container),)
             for device_id in one.ids:
-                given.setdefault((one.resource, device_id), []).append(holder)
+                key = (one.resource, device_id)
+                given[key] = (*given[key], *alone) if key in given else alone
         return given
 
     def _claims(self) -> dict[SliceKey, Holder]:
@@ -84,12 +87,12 @@ class Testimony:
 
         Whom `List` names is looked for in the checkpoint of that time: by now the slice may have been given on.
         """
-        others = self._checkpoint_then.get(key) or self._checkpoint.get(key, [])
+        others = self._checkpoint_then.get(key) or self._checkpoint.get(key, ())
         if self._last is None or self._last[:2] != (holder, others):
             self._last = (holder, others, self._work_out(holder, others))
         return self._last[2]  # the same for all slices of a container, which come one after the other
 
-    def _work_out(self, holder: Holder, others: list[Holder]) -> Holder:
+    def _work_out(self, holder: Holder, others: Holders) -> Holder:
         name = self._names.get(holder.uid) if holder.uid is not None else None
         if holder.pod is None and name is not None:
             return replace(holder, namespace=name[0], pod=name[1])

@@ -39,28 +39,11 @@ from sharer.core.slices.plan import Plan
 
 def report_node(known: Known, about: About, now_s: float, stamp: Stamp) -> NodeReport:
     """The report. The same knowledge gives the same one."""
-    slices = slices_now(known.plan, known.listing, known.ledger, known.offers, known.faults, known.mps)
-    use = GpuUse(known.ledger)
-    facts, inventory = known.facts, known.inventory
+    slices = _slices(known)
+    inventory = known.inventory
     return NodeReport(
         metadata=ObjectName(name=about.node_name),
-        status=NodeStatus(
-            observed_at=stamp(now_s),
-            agent=about.version,
-            facts_hash=None if facts is None else facts.digest(),
-            node=HostReport(
-                driver=None if inventory is None else inventory.driver_version,
-                kernel=about.kernel,
-                cgroup=about.cgroup,
-                injection=None if facts is None else ",".join(facts.injection),
-                injection_reason=None if facts is None else facts.injection_reason,
-            ),
-            policy=_policy(known.policy, stamp),
-            resources=tuple(_resources(known.plan, slices)),
-            gpus=tuple(report_gpus(known, slices, use)),
-            holders=tuple(_with_hold(holder, known, stamp) for one in slices for holder in _holders(one, use)),
-            warnings=tuple(_warnings(known)),
-        ),
+        status=_status(known, slices, about, now_s, stamp),
         slices=tuple(
             _slice(one, now_s) for one in slices if one.listed is not None or one.is_held or one.is_quarantined
         ),
@@ -71,6 +54,37 @@ def report_node(known: Known, about: About, now_s: float, stamp: Stamp) -> NodeR
         mps=None
         if known.mps_wanted is None
         else tuple(_mps(one, known.mps.daemons.get(one.resource, MpsService())) for one in known.mps_wanted),
+    )
+
+
+def report_status(known: Known, about: About, now_s: float, stamp: Stamp) -> NodeStatus:
+    """The report's status alone."""
+    return _status(known, _slices(known), about, now_s, stamp)
+
+
+def _slices(known: Known) -> tuple[SliceNow, ...]:
+    return slices_now(known.plan, known.listing, known.ledger, known.offers, known.faults, known.mps)
+
+
+def _status(known: Known, slices: tuple[SliceNow, ...], about: About, now_s: float, stamp: Stamp) -> NodeStatus:
+    use = GpuUse(known.ledger)
+    facts, inventory = known.facts, known.inventory
+    return NodeStatus(
+        observed_at=stamp(now_s),
+        agent=about.version,
+        facts_hash=None if facts is None else facts.digest(),
+        node=HostReport(
+            driver=None if inventory is None else inventory.driver_version,
+            kernel=about.kernel,
+            cgroup=about.cgroup,
+            injection=None if facts is None else ",".join(facts.injection),
+            injection_reason=None if facts is None else facts.injection_reason,
+        ),
+        policy=_policy(known.policy, stamp),
+        resources=tuple(_resources(known.plan, slices)),
+        gpus=tuple(report_gpus(known, slices, use)),
+        holders=tuple(_with_hold(holder, known, stamp) for one in slices for holder in _holders(one, use)),
+        warnings=tuple(_warnings(known)),
     )
 
 

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from sharer.core.known import About, Known, Stamp
-from sharer.core.report.account import report_node
+from sharer.core.report.account import report_status
 from sharer.core.report.gpu_node_size import TEXT_BYTES, fitted, plain, shortened
-from sharer.core.report.inventory import InventoryReport
+from sharer.core.report.inventory import InventoryReport, report_inventory
 from sharer.core.report.node import NodeStatus, PolicyReport, WarningReport
 from sharer.core.values import dataclass
 
@@ -66,12 +66,13 @@ class GpuNode:
 
 def make_gpu_node(known: Known, about: About, before: GpuNode | None, now_s: float, stamp: Stamp) -> GpuNode:
     """What to publish now; `before` itself, if that is still so. `before`: what was made last, None the first time."""
-    report = report_node(_steady(known), about, now_s, stamp)
+    told = report_status(_steady(known), about, now_s, stamp)
     now = stamp(now_s)
-    status = fitted(replace(report.status, warnings=tuple(replace(one, since=now) for one in report.status.warnings)))
+    status = fitted(replace(told, warnings=tuple(replace(one, since=now) for one in told.warnings)))
     if before is not None:
         status = replace(status, warnings=tuple(_since(before.status.warnings, status.warnings)))
-    summary = _summary(known, report.status, report.inventory)
+    inventory = None if known.inventory is None else report_inventory(known.inventory)
+    summary = _summary(known, told, inventory)
     made = GpuNode(name=about.node_name, summary=summary, status=status)
     return made if before is None or made._differs(before) else before
 

@@ -11,7 +11,7 @@ look at), the later warnings; at the very end devices, quiet ones first. All of 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import TypeVar
 
@@ -57,7 +57,7 @@ def fitted(status: NodeStatus) -> NodeStatus:
     short = next((one for one in tries if _room_bytes(one) >= _needed_bytes(one)), None)
     if short is None:
         short = _with_fewer_gpus(_shortened(status, _MORE_AND_MORE_SPARING[-1]))
-    holders = _kept(short.holders, _sizes(short.holders), _room_bytes(short), MOST_HOLDERS, _is_settled)
+    holders = _kept(short.holders, _room_bytes(short), MOST_HOLDERS, _is_settled)
     return replace(short, holders=holders, holders_omitted=len(status.holders) - len(holders))
 
 
@@ -68,12 +68,16 @@ def _room_bytes(status: NodeStatus) -> int:
 
 def _needed_bytes(status: NodeStatus) -> int:
     """The least room that holders are to have."""
-    return min(sum(_sizes(status.holders)), _HOLDERS_BYTES)
+    needed_bytes = 0
+    for one in status.holders:
+        if (needed_bytes := needed_bytes + _size_bytes(one)) >= _HOLDERS_BYTES:
+            return _HOLDERS_BYTES
+    return needed_bytes
 
 
 def _with_fewer_gpus(status: NodeStatus) -> NodeStatus:
-    sizes = _sizes(status.gpus)
-    gpus = _kept(status.gpus, sizes, sum(sizes) + _room_bytes(status) - _needed_bytes(status), MOST_GPUS, _is_quiet)
+    room_bytes = sum(map(_size_bytes, status.gpus)) + _room_bytes(status) - _needed_bytes(status)
+    gpus = _kept(status.gpus, room_bytes, MOST_GPUS, _is_quiet)
     return replace(status, gpus=gpus, gpus_omitted=status.gpus_omitted + len(status.gpus) - len(gpus))
 
 
@@ -88,7 +92,7 @@ def _shortened(status: NodeStatus, sparing: _Sparing) -> NodeStatus:
         resources=status.resources[:MOST_RESOURCES],
         gpus=tuple(_with_short_texts(gpu, sparing) for gpu in status.gpus[:MOST_GPUS]),
         gpus_omitted=max(0, len(status.gpus) - MOST_GPUS),
-        holders=tuple(replace(one, reason=shortened(one.reason, sparing.text) or "") for one in status.holders),
+        holders=tuple(_with_short_reason(one, sparing) for one in status.holders),
         warnings=_warnings(status.warnings, sparing),
     )
 
@@ -100,6 +104,12 @@ def _with_short_texts(gpu: GpuStatus, sparing: _Sparing) -> GpuStatus:
         offers_nothing=shortened(gpu.offers_nothing, sparing.text),
         waiting=shortened(gpu.waiting, sparing.text),
     )
+
+
+def _with_short_reason(holder: HolderReport, sparing: _Sparing) -> HolderReport:
+    """Itself, if it is short: there may be thousands."""
+    reason = shortened(holder.reason, sparing.text) or ""
+    return holder if reason == holder.reason else replace(holder, reason=reason)
 
 
 def _warnings(found: Sequence[WarningReport], sparing: _Sparing) -> tuple[WarningReport, ...]:
@@ -115,13 +125,11 @@ def _warnings(found: Sequence[WarningReport], sparing: _Sparing) -> tuple[Warnin
     return (*made[: sparing.warnings - 1], last)
 
 
-def _kept(
-    items: Sequence[T], sizes: Sequence[int], room_bytes: int, most: int, is_needed_less: Callable[[T], bool]
-) -> tuple[T, ...]:
+def _kept(items: Sequence[T], room_bytes: int, most: int, is_needed_less: Callable[[T], bool]) -> tuple[T, ...]:
     """Those for which there is room, in their order; those that are needed less go first."""
     kept: list[int] = []
     for place in sorted(range(len(items)), key=lambda place: is_needed_less(items[place])):
-        room_bytes -= sizes[place]
+        room_bytes -= _size_bytes(items[place])
         if room_bytes < 0 or len(kept) == most:
             break
         kept.append(place)
@@ -157,9 +165,9 @@ def size_bytes(value: object) -> int:
     return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace"))
 
 
-def _sizes(items: Iterable[object]) -> list[int]:
-    """How much each item of a list takes, with its comma."""
-    return [size_bytes(plain(one)) + 1 for one in items]
+def _size_bytes(item: object) -> int:
+    """How much an item of a list takes, with its comma."""
+    return size_bytes(plain(item)) + 1
 
 
 def plain(value: object) -> object:

@@ -101,6 +101,7 @@ def make_plan(
     rooms: dict[str, Room] = {}
     shares: dict[str, tuple[int | None, str]] = {}  # MPS resource -> the share of its slices, and the first GPU's title
     rules = rules_by_device(inventory, policy)
+    known = {str(old): old for old in adopt}
     for target in targets(inventory):
         rule = rules.get(target.uuid)
         if rule is None:
@@ -125,7 +126,7 @@ def make_plan(
         sizes[name] = _with_more(sizes.get(name, (0, 0)), target, how)
         slices = offered.setdefault(name, (rule, []))[1]
         if sizes[name][1] <= MAX_LIST_BYTES:  # else it is refused: a small sliceMemory could make millions of slices
-            slices += _slices(target, how)
+            slices += _slices(target, how, known)
         rooms[target.uuid] = _room(how, is_uniform=how.strategy is Strategy.MPS and name not in namespaced)
     _check_list_sizes(offered, sizes, policy.source)
     return Plan(
@@ -218,13 +219,13 @@ def _resource_name(target: Target, rule: Rule, profiles: dict[str, str]) -> str:
     return name
 
 
-def _slices(target: Target, how: Cut) -> list[Slice]:
+def _slices(target: Target, how: Cut, known: Mapping[str, DeviceId]) -> list[Slice]:
     promise_bytes = how.limit_bytes
     if target.mig is not None and how.count == 1 and promise_bytes is None:
         promise_bytes = target.memory_bytes  # the instance itself is the limit
     return [
-        Slice(id=_device_id(target, how, replica), gpu_uuid=target.gpu.uuid, promise_bytes=promise_bytes)
-        for replica in range(how.count)
+        Slice(id=known.get(str(device_id), device_id), gpu_uuid=target.gpu.uuid, promise_bytes=promise_bytes)
+        for device_id in (_device_id(target, how, replica) for replica in range(how.count))
     ]
 
 

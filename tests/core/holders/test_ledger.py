@@ -77,6 +77,19 @@ def test_an_answered_allocate_is_kept_until_somebody_claims_the_slice_or_the_gra
     assert states(after(listed({A: "train"}), start=ledger, now_s=11.0)) == {A: State.HELD}
 
 
+def test_an_allocate_for_a_held_slice_leaves_the_very_same_ledger() -> None:
+    ledger = after(*RUNNING)
+    assert allocated(ledger, [A], 5.0) is ledger
+
+
+def test_a_slice_has_one_key_in_memory_whatever_source_names_it() -> None:
+    ledger = after(checkpoint(given_to("uid-1", A)), alive("uid-1"), seen(pod("train", uid="uid-1")))
+    ledger = after(listed({(A[0], A[1]): "train"}), listed({key(0, 1024): "train", B: "next"}, serial=2), start=ledger)
+    assert ledger.evidence.listed is not None
+    known = {id(one) for one in ledger.entries}
+    assert {id(one) for one in ledger.evidence.listed.holders} == known
+
+
 def test_an_allocate_for_a_held_slice_changes_nothing_until_the_list_names_the_new_owner() -> None:
     """P27: nothing is guessed from an Allocate. Contract §22: IDs are handed on 0.3 s after a force delete."""
     ledger = after(*RUNNING)
