@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec
 
+from sharer.adapters.heap import give_back
 from sharer.adapters.lock import AgentLock
 from sharer.adapters.nvml import LibrarySource
 from sharer.adapters.yaml_text import read_policy_text
@@ -54,6 +56,8 @@ REFRESH_S = 10.0  # between two full looks at a driver that answers
 API_AFTER_S = 10.0  # at the latest: the official client is imported after the kubelet has registered us (DESIGN §10)
 REGISTERING_S = 0.05  # a registration takes some 20 ms, and longer if `List` and all else is asked at the same time
 BLIND_S = 10.0  # after the start without a word about who holds what: then the node is taken for an empty one
+GIVE_BACK_AFTER_S = 2.0  # the API server's first list is read, and the first report published; freed memory goes back
+GIVE_BACK_EVERY_S = 60.0  # as it does later, after many pods have started or ended at once
 ENFORCER_END_S = 2.0  # for the enforcing thread to let go of the driver before that is closed
 BLIND = f"nothing is offered before the kubelet's checkpoint or list could be read once, or {BLIND_S:g} s are over"
 
@@ -222,6 +226,7 @@ class Beside:
         self._enforcer: threading.Thread | None = None
         self._announcing: Announcing | None = None
         self._pages: PageServer | None = None
+        self._give_back_s = math.inf
 
     def look_at(self, view: NodeView) -> None:
         """Begin if it is time, and tell the API server what is new in a view."""
@@ -229,6 +234,9 @@ class Beside:
             self._announcing.look_at(view)
         if not self.is_running and not self._is_registering(view):
             self._begin()
+        if time.monotonic() >= self._give_back_s:
+            self._give_back_s = time.monotonic() + GIVE_BACK_EVERY_S
+            give_back()
 
     def take_over(self, state: NodeState) -> None:
         """Put what was found out about limits into the state."""
@@ -261,6 +269,7 @@ class Beside:
 
         collect_garbage()
         self.is_running = True
+        self._give_back_s = time.monotonic() + GIVE_BACK_AFTER_S
         outside = self._outside
         self._enforcing = Enforcing(self._state, outside.enforcers, outside.containers, outside.sources.checkpoint)
         self._enforcer = in_background("enforce", partial(self._enforcing.run, self._stop))

@@ -24,10 +24,16 @@ def keep_little() -> None:
       kubelet's list is read every 5 seconds, in blocks of 32 KiB: 0.6 MiB that stayed in the heap. Making such a block
       takes some microseconds longer, in which nothing of ours is to be noticed (a reconcile: 0.2 ms of 10).
     """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
         return
     mallopt(_M_ARENA_MAX, 1)
     mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
     mallopt(_M_MMAP_THRESHOLD, _OWN_PAGES_BYTES)
+
+
+def give_back() -> None:
+    """Return to the system whatever is free, also between blocks in use: up to 3 MiB after a start. It takes 1 ms."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)

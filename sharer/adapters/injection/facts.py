@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from sharer.adapters.injection.nodes import DeviceNodes
-from sharer.adapters.injection.outdated import outdated
 from sharer.adapters.injection.paths import HostPaths
 from sharer.adapters.injection.slice_specs import SliceSpecFiles
 from sharer.adapters.injection.spec_dirs import Names, SpecDirs
@@ -203,6 +202,8 @@ class InjectionFacts:
             name = f"{self._cdi_kind}={gpu.uuid if mig is None else mig.uuid}"
             problem = self._name_problem(name, names)
             if problem is None and gpu.lost is None and (mig is None or mig.lost is None):
+                from sharer.adapters.injection.outdated import outdated  # with the first spec, as its format
+
                 given_besides = Injection.DEVICE_NODES in injection
                 wrong = outdated(
                     names.edits[name],
