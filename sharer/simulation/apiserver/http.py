@@ -249,7 +249,7 @@ class Handler(BaseHTTPRequestHandler):
                 return item, b""
             elif self._peer_has_left():
                 return Ending.RESET, b""
-        return Ending.RESET, b""
+        return watcher.ending() or Ending.RESET, b""
 
     def _interrupted(self, how: tuple[Ending, bytes]) -> None:
         ending, line = how

@@ -69,6 +69,11 @@ class Watcher:
             self._changed.wait_for(lambda: self._waiting, max(timeout_s, 0.0))
             return self._waiting.popleft() if self._waiting else None
 
+    def ending(self) -> Ending | None:
+        """How the stream was to end, if it was, whatever should have been sent before."""
+        with self._changed:
+            return next((item for item in self._waiting if isinstance(item, Ending)), None)
+
     def _queue(self, item: bytes | Ending) -> None:
         with self._changed:
             if len(self._waiting) >= MOST_WAITING:
