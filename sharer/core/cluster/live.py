@@ -5,16 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sharer.core.cluster.facts import ClusterFacts, GpuNodeFacts, Source
-from sharer.core.report.node import NodeReport
+from sharer.core.report.node import NodeReport, NodeStatus
 
 
 def with_live(facts: ClusterFacts, live: NodeReport) -> ClusterFacts:
     """The facts with what a node's agent says itself in the place of what it published."""
     name, status = live.metadata.name, live.status
     before = {one.name: one for one in facts.gpu_nodes.items or ()}
-    said = GpuNodeFacts(
+    said = published(name, before[name].lease if name in before else None, status)
+    source = Source(items=tuple({**before, name: said}.values()), problem=facts.gpu_nodes.problem)
+    return replace(facts, gpu_nodes=source)
+
+
+def published(name: str, lease: str | None, status: NodeStatus) -> GpuNodeFacts:
+    """A node's status as its GpuNode would tell it."""
+    return GpuNodeFacts(
         name=name,
-        lease=before[name].lease if name in before else None,
+        lease=lease,
         observed_at=status.observed_at,
         agent=status.agent,
         node=status.node,
@@ -26,5 +33,3 @@ def with_live(facts: ClusterFacts, live: NodeReport) -> ClusterFacts:
         holders_omitted=status.holders_omitted,
         warnings=status.warnings,
     )
-    source = Source(items=tuple({**before, name: said}.values()), problem=facts.gpu_nodes.problem)
-    return replace(facts, gpu_nodes=source)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from sharer.core.cluster.account import Selection, report_cluster
 from sharer.core.cluster.facts import ClusterFacts, GpuNodeFacts, LeaseFacts, NodeCapacity, Source
+from sharer.core.cluster.live import published
 from sharer.core.cluster.pod_asks import PodAsk
 from sharer.core.cluster.report import ClusterReport
 from sharer.core.known import Known
@@ -25,19 +26,7 @@ def machine(name: str = "n", **more: object) -> NodeCapacity:
 def agent(what: Known | None = None, name: str = "n", **more: object) -> GpuNodeFacts:
     """What a node's agent publishes, by default of two GPUs in 4 slices each, of which one is held."""
     status = report(what or known(ONE_NODE, policy(time_slicing(4)), entries=held(key(0, 20480)))).status
-    found = GpuNodeFacts(
-        name=name,
-        lease=None,
-        observed_at=status.observed_at,
-        agent=status.agent,
-        node=status.node,
-        policy=status.policy,
-        resources=status.resources,
-        gpus=status.gpus,
-        holders=status.holders,
-        holders_omitted=0,
-        warnings=(),
-    )
+    found = replace(published(name, None, status), warnings=())
     return replace(found, **more)  # type: ignore[arg-type]
 
 
