@@ -21,7 +21,9 @@ class CheckpointSource(Protocol):
     """The kubelet's checkpoint file."""
 
     def read(self) -> CheckpointReading | None:
-        """What it says now; cheap if nothing changed. None: there is no file, so the kubelet has given nobody anything.
+        """What it says now; cheap if nothing changed, and for any thread.
+
+        None: there is no file, so the kubelet has given nobody anything.
 
         Raises NodeError if it is damaged or cannot be read: then nothing is known.
         """

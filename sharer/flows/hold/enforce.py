@@ -53,7 +53,6 @@ class Enforcing:
         *,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`checkpoint` is a reader of its own: it is used by another thread than the ledger's."""
         self._state, self._cgroups, self._now_s = state, cgroups, now_s
         self._diary = Diary()
         self._tenancy = Tenancy(state, cgroups, checkpoint)

@@ -8,7 +8,6 @@ kubelet tries again. So without an agent such a container does not start: no age
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -37,10 +36,8 @@ class PreStart:
         within_s: float = WITHIN_S,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`checkpoint` is a reader of its own: no other thread may use it."""
         self._state, self._enforcers, self._cgroups, self._checkpoint = state, enforcers, cgroups, checkpoint
         self._within_s, self._now_s = within_s, now_s
-        self._lock = threading.Lock()  # of the checkpoint's reader
 
     def __call__(self, resource: str, ids: Sequence[str]) -> None:
         """Have the limit of the pod in force that holds just these IDs. Raises RequestError, which delays the start.
@@ -52,8 +49,7 @@ class PreStart:
         end_s = self._now_s() + self._within_s
         terms = terms_of(self._state.view)
         try:
-            with self._lock:
-                reading = self._checkpoint.read()
+            reading = self._checkpoint.read()
             entries = () if reading is None else reading.entries
             wanted = frozenset(ids)
             uids = {one.uid for one in entries if one.resource == resource and wanted == {*one.ids}}
