@@ -93,22 +93,87 @@ def make_plan(
     `namespaced`: MPS resources whose daemon was seen to give each slice limits of its own; the others' has one share of
     SMs for all its clients. Raises PolicyError if the list of a resource could exceed what the kubelet receives.
     """
-    offered: dict[str, tuple[Rule, list[Slice]]] = {}
-    sizes: dict[str, tuple[int, int]] = {}  # resource name -> its slices, and the bytes of its list at most
+    layout = _lay_out(inventory, policy, adopt, enforcers, namespaced)
+    layout.check_list_sizes(policy.source)
+    known = {str(old): old for old in adopt}
+    return Plan(
+        resources=tuple(
+            ResourcePlan(
+                name=name,
+                strategy=devices[0].how.strategy,
+                placement=devices[0].rule.placement,
+                request_max=devices[0].rule.request_max,
+                slices=tuple(one for device in devices for one in _slices(device.target, device.how, known)),
+            )
+            for name, devices in sorted(layout.resources.items())
+        ),
+        refusals=tuple(layout.refusals),
+        warnings=tuple(dict.fromkeys(layout.warnings)),
+        rooms=layout.rooms,
+    )
+
+
+def check_lists(inventory: Inventory, policy: Policy) -> None:
+    """Raises PolicyError if the list of a resource could exceed what the kubelet receives, without any slice made."""
+    _lay_out(inventory, policy).check_list_sizes(policy.source)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """A GPU or MIG device that is offered, by which rule, and how it is cut."""
+
+    target: Target
+    rule: Rule
+    how: Cut
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """A plan before its slices are made: a small sliceMemory could make millions of them."""
+
+    resources: dict[str, list[_Shared]] = field(default_factory=dict)  # by name
+    sizes: dict[str, tuple[int, int]] = field(default_factory=dict)  # by name: slices, and bytes of the list at most
+    refusals: list[Refusal] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    rooms: dict[str, Room] = field(default_factory=dict)
+
+    def check_list_sizes(self, source: str) -> None:
+        """Raises PolicyError if a list could be larger than what the kubelet receives."""
+        problems = []
+        for name, devices in sorted(self.resources.items()):
+            count, size_bytes = self.sizes[name]
+            if size_bytes > MAX_LIST_BYTES:
+                message = (
+                    f"{name} would have {count} slices on this node, a list of up to {size_bytes} bytes;"
+                    f" the kubelet receives at most {MAX_LIST_BYTES}. Lower slices"
+                )
+                where = devices[0].rule.where
+                problems.append(Problem(source=source, line=None, column=None, path=where, message=message))
+        if problems:
+            raise PolicyError(tuple(problems))
+
+
+def _lay_out(
+    inventory: Inventory,
+    policy: Policy,
+    adopt: Collection[DeviceId] = (),
+    enforcers: Availability | None = None,
+    namespaced: Collection[str] = (),
+) -> _Layout:
+    """Which devices are offered under which names, and how they are cut. See `make_plan`."""
+    layout = _Layout(warnings=list(policy.warnings))
     profiles: dict[str, str] = {}  # resource name -> the MIG profile it was made from
-    refusals: list[Refusal] = []
-    warnings = list(policy.warnings)
-    rooms: dict[str, Room] = {}
     shares: dict[str, tuple[int | None, str]] = {}  # MPS resource -> the share of its slices, and the first GPU's title
     rules = rules_by_device(inventory, policy)
-    known = {str(old): old for old in adopt}
     for target in targets(inventory):
         rule = rules.get(target.uuid)
         if rule is None:
             if (reason := _why_not_whole(target) or _why_not_by_mps(target, policy)) is not None:
-                refusals.append(Refusal(uuid=target.uuid, device=target.title, reason=reason))
+                layout.refusals.append(Refusal(uuid=target.uuid, device=target.title, reason=reason))
             else:
-                warnings.append(f"{target.title}, {target.uuid}, matches no rule of the policy and is not offered")
+                layout.warnings.append(
+                    f"{target.title}, {target.uuid}, matches no rule of the policy and is not offered"
+                )
             continue
         try:
             reasons = None if enforcers is None else enforcers.get(target.uuid, {})
@@ -118,32 +183,15 @@ def make_plan(
             if how.strategy is Strategy.MPS and name not in namespaced:
                 _check_share(name, how, shares.setdefault(name, (how.percent, target.title)))
         except Refused as refused:
-            refusals.append(Refusal(uuid=target.uuid, device=target.title, reason=str(refused)))
+            layout.refusals.append(Refusal(uuid=target.uuid, device=target.title, reason=str(refused)))
             continue
-        warnings += [f"{target.title}, {target.uuid}: {warning}" for warning in how.warnings]
+        layout.warnings.extend(f"{target.title}, {target.uuid}: {warning}" for warning in how.warnings)
         if reasons is None and rule.memory.required:
-            warnings.append(f"{rule.where or 'a rule'}: {_WAITS_FOR_MEANS}")
-        sizes[name] = _with_more(sizes.get(name, (0, 0)), target, how)
-        slices = offered.setdefault(name, (rule, []))[1]
-        if sizes[name][1] <= MAX_LIST_BYTES:  # else it is refused: a small sliceMemory could make millions of slices
-            slices += _slices(target, how, known)
-        rooms[target.uuid] = _room(how, is_uniform=how.strategy is Strategy.MPS and name not in namespaced)
-    _check_list_sizes(offered, sizes, policy.source)
-    return Plan(
-        resources=tuple(
-            ResourcePlan(
-                name=name,
-                strategy=slices[0].id.strategy,
-                placement=rule.placement,
-                request_max=rule.request_max,
-                slices=tuple(slices),
-            )
-            for name, (rule, slices) in sorted(offered.items())
-        ),
-        refusals=tuple(refusals),
-        warnings=tuple(dict.fromkeys(warnings)),
-        rooms=rooms,
-    )
+            layout.warnings.append(f"{rule.where or 'a rule'}: {_WAITS_FOR_MEANS}")
+        layout.resources.setdefault(name, []).append(_Shared(target, rule, how))
+        layout.sizes[name] = _with_more(layout.sizes.get(name, (0, 0)), target, how)
+        layout.rooms[target.uuid] = _room(how, is_uniform=how.strategy is Strategy.MPS and name not in namespaced)
+    return layout
 
 
 _WAITS_FOR_MEANS = (
@@ -259,19 +307,3 @@ def _room(how: Cut, *, is_uniform: bool) -> Room:
     adopted_bytes = how.count * how.limit_bytes if how.limit_bytes is not None else 0
     promisable_bytes = None if how.promisable_bytes is None else max(how.promisable_bytes, adopted_bytes)
     return Room(strategy=how.strategy, slices=how.count, promisable_bytes=promisable_bytes, is_uniform=is_uniform)
-
-
-def _check_list_sizes(
-    offered: Mapping[str, tuple[Rule, list[Slice]]], sizes: Mapping[str, tuple[int, int]], source: str
-) -> None:
-    problems = []
-    for name, (rule, _) in sorted(offered.items()):
-        count, size_bytes = sizes[name]
-        if size_bytes > MAX_LIST_BYTES:
-            message = (
-                f"{name} would have {count} slices on this node, a list of up to {size_bytes} bytes;"
-                f" the kubelet receives at most {MAX_LIST_BYTES}. Lower slices"
-            )
-            problems.append(Problem(source=source, line=None, column=None, path=rule.where, message=message))
-    if problems:
-        raise PolicyError(tuple(problems))
