@@ -12,13 +12,13 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from sharer.core.errors import NodeError
 from sharer.core.holders.evidence import CheckpointEntry, CheckpointReading
 from sharer.core.ports.watch import Watcher
+from sharer.core.values import replace
 
 FILE_NAME = "kubelet_internal_checkpoint"
 MAX_BYTES = 64 * 2**20  # 65,535 IDs of 47 characters make 3.3 MB

@@ -71,6 +71,7 @@ class HttpServer:
         self._accept_again_s: float | None = None  # None: connections are accepted
         self._level = logging.WARNING  # of the next failure to accept one: a node may be without descriptors for hours
         self._level = logging.WARNING  # of the next failure to accept one: a node may be without descriptors for hours
+        self._level = logging.WARNING  # of the next failure to accept one: a node may be without descriptors for hours
         self._listener = _listen(host, port)
         self._wake, self._woken = socket.socketpair()
         self._selector = selectors.DefaultSelector()

@@ -2,7 +2,8 @@
 
 Nothing is watched here: each call looks again, so no edit can be missed (bug case P07). The kubelet publishes an edit
 of a mounted ConfigMap by turning the link `..data` to a new directory and then removing the old one; so what was read
-is one whole version if the link is still the same afterwards, and else the look begins again.
+is one whole version if the link is still the same afterwards, and else the look begins again. A file that is the same
+one as before, and has rested since, is not read again.
 """
 
 from __future__ import annotations
@@ -11,16 +12,20 @@ import hashlib
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from sharer.core.errors import NodeError
 from sharer.core.holders.observations import ApiSync, ConfigMapSeen
 from sharer.core.ports.policy import PolicyShelf, PolicySource, PolicyText
+from sharer.core.values import replace
 
 MAX_TEXT_BYTES = 2**20  # a ConfigMap holds at most 1 MiB, all its keys together
 _DATA = "..data"  # kubelet's link to the version of a mounted ConfigMap that counts
+_RESTED_S = (
+    2.0  # since a file's last change: the next one has another time then, however coarse the file system's clock
+)
 _SWAPS = 5  # of the link during one look, after which the next cycle looks again
 
 
@@ -35,12 +40,15 @@ class NoPolicy:
 class MountedPolicies:
     """A policy's file, or a directory with a policy in each file. Implements core.ports.policy.PolicySource."""
 
-    def __init__(self, path: Path, read_mounts: Callable[[], str] | None = None) -> None:
-        """`read_mounts` returns what /proc/self/mountinfo says; it may raise OSError."""
-        self._path = path
+    def __init__(
+        self, path: Path, read_mounts: Callable[[], str] | None = None, *, wall_s: Callable[[], float] = time.time
+    ) -> None:
+        """`read_mounts` returns what /proc/self/mountinfo says; it may raise OSError. `wall_s`: the files' clock."""
+        self._path, self._wall_s = path, wall_s
         self._read_mounts = read_mounts or _own_mounts
         self._judged: tuple[int, int] | None = None  # device and inode that `_frozen` is about
         self._frozen: str | None = None
+        self._read: dict[Path, tuple[tuple[int, ...], PolicyText]] = {}  # what each file held, and which file it was
 
     def shelf(self) -> PolicyShelf:
         """What is there now. Raises NodeError."""
@@ -51,7 +59,7 @@ class MountedPolicies:
             if not is_directory and not stat.S_ISREG(status.st_mode):
                 raise NodeError(f"policy {path} is neither a file nor a directory; correct --policy")
             self._judge(status, is_directory)
-            texts = self._directory() if is_directory else {path.name: _read(path, str(path))}
+            texts = self._directory() if is_directory else {path.name: self._text(path, str(path), status)}
         except OSError as error:
             raise NodeError(
                 f"policy {path} cannot be read: {os.strerror(error.errno or 0)}; create it, or correct --policy"
@@ -72,13 +80,31 @@ class MountedPolicies:
             version = Path(os.path.realpath(link)) if link.is_symlink() else self._path
             try:
                 names = [name for name in sorted(os.listdir(version)) if not name.startswith(".")]
-                files = [name for name in names if stat.S_ISREG((version / name).stat().st_mode)]
-                texts = {name: _read(version / name, str(self._path / name)) for name in files}
+                found = {name: (version / name).stat() for name in names}
+                texts = {
+                    name: self._text(version / name, str(self._path / name), status)
+                    for name, status in found.items()
+                    if stat.S_ISREG(status.st_mode)
+                }
             except FileNotFoundError:
                 continue
             if version == self._path or os.path.realpath(link) == str(version):
+                self._read = {path: read for path, read in self._read.items() if path.parent == version}
                 return texts  # else its files may have been removed one by one while they were read
         raise NodeError(f"policy {self._path} is being replaced, or a link in it leads nowhere; what was read stays")
+
+    def _text(self, path: Path, source: str, status: os.stat_result) -> PolicyText:
+        """What a file holds that was there with this status a moment ago. Raises OSError."""
+        file = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        known = self._read.get(path)
+        if known is not None and known[0] == file:
+            return known[1]
+        with path.open("rb") as opened:
+            text = _text(opened.read(MAX_TEXT_BYTES + 1), source)
+        self._read.pop(path, None)
+        if self._wall_s() - max(status.st_mtime, status.st_ctime) > _RESTED_S:
+            self._read[path] = (file, text)
+        return text
 
     def _judge(self, status: os.stat_result, is_directory: bool) -> None:
         """Find out, once for each file or directory, whether an edit could ever be seen here."""
@@ -136,11 +162,6 @@ class ConfigMapPolicies:
             raise NodeError(f"{self._place} cannot be read: {reason}; mount it too, and name it with --policy")
         shelf = self._mounted.shelf()
         return replace(shelf, warnings=(*shelf.warnings, f"{shelf.place} stands in for {self._place}: {reason}"))
-
-
-def _read(path: Path, source: str) -> PolicyText:
-    with path.open("rb") as file:
-        return _text(file.read(MAX_TEXT_BYTES + 1), source)
 
 
 def _text(text: bytes, source: str) -> PolicyText:

@@ -7,12 +7,12 @@ because its container is gone is dropped.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 
 from sharer.core.enforcer import Verdict
 from sharer.core.limits.limits import PromiseKey, Tenant
 from sharer.core.policy.enforcers import Choice, Promise
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 SETTLED_AFTER_S = 2.0  # the toolkit's hook runs in a container's first moments and may overwrite what we have set
 MAX_LIFTS = 32  # of the last ones that are remembered in words

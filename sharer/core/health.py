@@ -11,12 +11,12 @@ Everything is keyed by UUID, of a physical GPU or of a MIG device. A fault of a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 
 from sharer.core.inventory import GONE, Inventory
 from sharer.core.policy.model import HealthPolicy
 from sharer.core.ports.driver import GpuSigns, XidEvent
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 NO_ACTION = "none"
 

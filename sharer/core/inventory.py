@@ -7,10 +7,9 @@ and that field, never to the node.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from enum import IntEnum
 
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 UnknownFields = tuple[tuple[str, str], ...]
 """Pairs of a field's name and the reason why it is None, in the order of the class."""

@@ -14,7 +14,6 @@ Whether every version of the hook takes a request of 0 is not known; `tests/hard
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from sharer.core.edits import ContainerEdits, DeviceFacts, Injection, NodeFacts
 from sharer.core.enforcer import LimitAnswer, LimitChange, LimitQuestion, MemoryLimit, Reach, Verdict, Verdicts
@@ -25,7 +24,7 @@ from sharer.core.limits.usage import NOT_KNOWN, Usage
 from sharer.core.policy.enforcers import DRIVER, Promise
 from sharer.core.quantities import GIB, MIB, format_bytes, round_down
 from sharer.core.slices.cut import Target
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 CHECK_WITHIN_S = 2.0  # a driver that takes longer to set a limit is of no use before a container's start
 BATCH = 64  # questions at once: who waits for the driver meanwhile waits for some milliseconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 
 from sharer.core.change.rollout import PolicyInForce
 from sharer.core.change.transition import Listing
@@ -23,7 +23,7 @@ from sharer.core.policy.enforcers import Availability
 from sharer.core.policy.model import Policy
 from sharer.core.slices.plan import Plan
 from sharer.core.told import EventCounts, Evictions
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

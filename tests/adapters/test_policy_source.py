@@ -16,6 +16,7 @@ from sharer.adapters.yaml_text import read_policy_text
 from sharer.core.errors import NodeError, PolicyError
 from sharer.core.holders.observations import ApiSync, ApiTrouble, ApiTroubleKind, ConfigMapSeen
 from sharer.core.ports.policy import PolicyShelf, PolicySource
+from tests.fakes.clock import Clock
 
 NOT_YET = ApiSync(synced_at_s=None, trouble=None)
 SYNCED = ApiSync(synced_at_s=1.0, trouble=None)
@@ -74,6 +75,34 @@ def test_a_file_serves_every_node_and_is_read_again_each_time(tmp_path: Path) ->
     assert shelf.texts["policy.yaml"].digest == hashlib.sha256(b"one").hexdigest()
     path.write_text("two")
     assert texts(source.shelf()) == {"policy.yaml": "two"}
+
+
+def test_a_file_that_has_rested_is_read_again_only_when_it_is_another(tmp_path: Path) -> None:
+    path, clock = tmp_path / "policy.yaml", Clock()
+    path.write_text("one")
+    clock.now_s = path.stat().st_ctime + 60.0
+    source = MountedPolicies(path, wall_s=clock)
+    (first,) = source.shelf().texts.values()
+    assert source.shelf().texts["policy.yaml"] is first
+    first_ns = path.stat().st_ctime_ns
+    while path.stat().st_ctime_ns == first_ns:  # a file system's clock ticks every few milliseconds
+        path.write_text("two")
+    clock.now_s = path.stat().st_ctime  # which is why a third edit within one tick of the file system's clock is seen
+    assert source.shelf().texts["policy.yaml"].text == b"two"
+    path.with_name("new").write_text("six")
+    os.utime(path.with_name("new"), ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+    path.with_name("new").replace(path)
+    assert source.shelf().texts["policy.yaml"].text == b"six"
+
+
+def test_a_file_that_was_just_written_is_read_again(tmp_path: Path) -> None:
+    """The next write may leave it with the same size and, by a coarse clock, the same times."""
+    path, clock = tmp_path / "policy.yaml", Clock()
+    path.write_text("one")
+    clock.now_s = path.stat().st_ctime + 0.5
+    source = MountedPolicies(path, wall_s=clock)
+    (first,) = source.shelf().texts.values()
+    assert source.shelf().texts["policy.yaml"] is not first
 
 
 def test_a_file_that_is_missing_not_a_file_or_too_long_is_refused_in_words(tmp_path: Path) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, field, fields, replace
+from dataclasses import FrozenInstanceError, field, fields
 from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharer.core.values import FEW, dataclass
+from sharer.core.values import FEW, dataclass, field_names, replace
 
 T = TypeVar("T")
 Decorator = Callable[..., Any]  # Any: the same classes are made twice, by two decorators
@@ -49,14 +49,26 @@ def make_pair(decorator: Decorator) -> Any:
     return Pair
 
 
+def make_place(decorator: Decorator) -> Any:
+    @decorator(frozen=True, slots=True, order=True)
+    class Place:
+        """Of places, names, and both."""
+
+        row: int
+        column: int = 0
+        note: str = field(default="", kw_only=True)
+
+    return Place
+
+
 Ours, Library = make_point(dataclass), make_point(dataclasses.dataclass)
 OurPair, LibraryPair = make_pair(dataclass), make_pair(dataclasses.dataclass)
 
 
-def outcome(made_of: Any, given: dict[str, Any]) -> str:
+def outcome(made_of: Any, given: dict[str, Any], *places: int) -> str:
     """What comes of it, as text; an error by its words."""
     try:
-        return repr(made_of(**given))
+        return repr(made_of(*places, **given))
     except TypeError as error:
         return str(error)
 
@@ -72,6 +84,29 @@ def test_whatever_it_is_made_from_it_is_made_or_refused_as_the_library_does(give
     ours = make_point(dataclass)
     for one in given:
         assert outcome(ours, one) == outcome(Library, one)
+
+
+named = st.fixed_dictionaries(
+    {}, optional={"row": st.integers(), "column": st.integers(), "note": st.just("n"), "z": st.none()}
+)
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(), max_size=3), named), min_size=1, max_size=5))
+def test_arguments_by_place_are_taken_as_the_library_takes_them(given: list[tuple[list[int], dict[str, Any]]]) -> None:
+    ours, library = make_place(dataclass), make_place(dataclasses.dataclass)
+    for places, names in given:
+        assert outcome(ours, names, *places) == outcome(library, names, *places)
+
+
+def test_a_value_compares_as_the_first_and_as_the_hundredth_does() -> None:
+    place = make_place(dataclass)
+    one, other = place(1), place(2)
+    looks = [(one == place(1), one == other, one < other, one >= other, one == 1) for _ in range(3 * FEW)]
+    assert set(looks) == {(True, False, True, False, False)}
+    assert len({hash(place(1, note="n")) for _ in range(3 * FEW)}) == 1
+    for _ in range(2 * FEW):
+        with pytest.raises(TypeError, match="not supported between instances"):
+            _ = one < 1
 
 
 @given(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
@@ -120,9 +155,26 @@ def test_one_that_is_not_frozen_can_be_changed_and_so_is_no_key() -> None:
 
 def test_the_librarys_functions_know_it() -> None:
     assert [one.name for one in fields(Ours)] == [one.name for one in fields(Library)]
-    assert replace(Ours(x=1, y=2), y=3) == Ours(x=1, y=3)
+    assert dataclasses.replace(Ours(x=1, y=2), y=3) == Ours(x=1, y=3)
     assert Ours.kind == "point"
     assert Ours(x=1, y=2).sum == 3
+
+
+def test_a_value_is_replaced_as_the_library_does_it_without_its_help() -> None:
+    made, pair = make_point(dataclass), make_pair(dataclass)
+    assert replace(made(x=1, y=2), y=3) == made(x=1, y=3)
+    assert replace(pair(1), one=2).text == "2/7"
+    with pytest.raises(ValueError, match="init=False"):
+        replace(pair(1), text="")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'z'"):
+        replace(made(x=1), z=3)
+    assert replace(Library(x=1), y=3) == Library(x=1, y=3)
+    assert type(vars(made)["__dataclass_fields__"]) is not dict  # which the library would have made of it
+
+
+def test_the_names_of_fields_are_told_of_values_only() -> None:
+    assert field_names(Ours) == ("x", "y", "tags", "source")
+    assert field_names(int) == ()
 
 
 def test_default_factories_make_a_new_object_each_time() -> None:

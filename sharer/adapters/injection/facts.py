@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from sharer.adapters.injection.nodes import DeviceNodes
@@ -23,7 +22,7 @@ from sharer.core.enforcer import Editor
 from sharer.core.errors import NodeError, RequestError
 from sharer.core.injection import choose_injection, injection_warnings, opt_in_names, slice_variables
 from sharer.core.inventory import Inventory, MigDevice, PhysicalGpu
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 DEFAULT_CDI_DIRS = ("/etc/cdi", "/var/run/cdi")  # on the host; the default of containerd and CRI-O
 MAX_SLICES = 2048  # a runtime reads every spec again for each container: above some 0.7 MB that is felt

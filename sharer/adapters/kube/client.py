@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,6 +19,7 @@ from sharer.adapters.kube.timings import KubeTimings
 from sharer.adapters.kube.wire import Bare, ObjectMeta, Page
 from sharer.core.holders.observations import NodeSeen
 from sharer.core.ports.api import ApiEvent, Eviction
+from sharer.core.values import replace
 
 if TYPE_CHECKING:  # importing it imports the official client
     from sharer.adapters.kube.transport import Stream, Transport

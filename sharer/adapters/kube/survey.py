@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
@@ -15,6 +14,7 @@ from sharer.adapters.kube.wire import Bare, ObjectMeta, Page, Read
 from sharer.core.doctor.cluster_checks import ClusterSurvey, SeenDaemonSet, SeenNode, has_gpus, policy_of
 from sharer.core.doctor.survey import Right
 from sharer.core.holders.observations import ApiTroubleKind
+from sharer.core.values import replace
 
 DAEMON_SETS = Resource(group="apps", version="v1", plural="daemonsets", kind="DaemonSet", namespaced=True)
 RUNTIME_CLASSES = Resource(

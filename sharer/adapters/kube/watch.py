@@ -22,7 +22,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Generic
 
 import msgspec
@@ -33,6 +32,7 @@ from sharer.adapters.kube.errors import ApiError, cut_short, refused_in_stream, 
 from sharer.adapters.kube.standing import Standing
 from sharer.adapters.kube.wire import Bookmark, WatchEvent
 from sharer.core.holders.observations import ApiSync, ApiTroubleKind
+from sharer.core.values import replace
 
 if TYPE_CHECKING:  # importing it imports the official client
     from sharer.adapters.kube.transport import Stream

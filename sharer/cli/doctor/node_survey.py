@@ -9,7 +9,6 @@ import contextlib
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from sharer.core.doctor.survey import NodeSurvey, Right, Toolkit
 from sharer.core.edits import Injection
 from sharer.core.errors import NodeError, SharerError
 from sharer.core.inventory import Inventory
+from sharer.core.values import replace
 from sharer.outside import checkpoint_path
 from sharer.settings import Settings
 
@@ -227,11 +227,10 @@ def _unwritable(directory: Path) -> str | None:
 
 
 def _list_problem(socket: Path) -> str | None:
-    with contextlib.closing(PodResources(socket)) as listed:
-        try:
-            listed.read()
-        except NodeError as error:
-            return str(error)
+    try:
+        PodResources(socket).read()
+    except NodeError as error:
+        return str(error)
     return None
 
 

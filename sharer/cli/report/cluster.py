@@ -7,7 +7,6 @@ import datetime
 import gc
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ from sharer.core.cluster.report import ClusterReport, MissingSource
 from sharer.core.cluster.rows import in_namespace
 from sharer.core.errors import NodeError
 from sharer.core.report.node import NodeReport
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 if TYPE_CHECKING:
     from sharer.adapters.kube.client import KubeClient

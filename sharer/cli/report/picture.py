@@ -15,7 +15,6 @@ import importlib.metadata
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -27,6 +26,7 @@ from sharer.core.cluster.live import with_live
 from sharer.core.cluster.report import ClusterReport, MissingSource
 from sharer.core.errors import InputError
 from sharer.core.report.node import NodeReport
+from sharer.core.values import replace
 
 _FOLDER = Path(__file__).parent / "page"
 _SCRIPTS = ("model", "parts", "fleet", "detail", "main")  # one after the other: each uses the ones before it

@@ -13,14 +13,13 @@ A node without any policy takes the first good one at once, held or not: there i
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 
 from sharer.core.change.choice import HOLD_LABEL, KnownLabels, NodeLabels, UnknownLabels
 from sharer.core.inventory import Inventory
 from sharer.core.policy.model import Policy
 from sharer.core.ports.policy import PolicyText
 from sharer.core.quantities import duration
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

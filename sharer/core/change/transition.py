@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Set
-from dataclasses import field, replace
+from dataclasses import field
 
 from sharer.core.device_id import DeviceId, Strategy, recognise, uuid_part
 from sharer.core.holders.evidence import SliceKey
 from sharer.core.holders.ledger import Ledger, State
 from sharer.core.quantities import MIB
 from sharer.core.slices.plan import Plan, Room
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 DROP_AFTER_S = 30.0  # Unhealthy for at least this long before an ID is dropped
 DROP_AFTER_READINGS = 2  # and so many readings of `List` and checkpoint without a holder

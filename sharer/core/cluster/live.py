@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sharer.core.cluster.facts import ClusterFacts, GpuNodeFacts, Source
 from sharer.core.report.node import NodeReport, NodeStatus
+from sharer.core.values import replace
 
 
 def with_live(facts: ClusterFacts, live: NodeReport) -> ClusterFacts:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import ClassVar
 
 from sharer.core.change.choice import DEFAULT_NAME
@@ -21,7 +20,7 @@ from sharer.core.policy.model import Mps, Policy
 from sharer.core.report.node import HolderReport, gpu_name
 from sharer.core.report.plan import Offered
 from sharer.core.slices.plan import Refusal
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

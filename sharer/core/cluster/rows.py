@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 
 from sharer.core.cluster.report import OWNING, ClusterGpu, ClusterNode, ClusterReport, NodeResource, Note
+from sharer.core.values import replace
 
 GpuRow = tuple[ClusterNode, ClusterGpu]
 ResourceRow = tuple[ClusterNode, NodeResource]

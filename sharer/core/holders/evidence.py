@@ -7,11 +7,11 @@ last one stands.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 
 from sharer.core.device_id import recognise
 from sharer.core.holders.observations import PodSeen, PodsSeen
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 SliceKey = tuple[str, str]
 """A resource name and a device ID's text: what the kubelet counts."""

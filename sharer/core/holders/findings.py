@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from enum import StrEnum
 
 from sharer.core.device_id import recognise, uuid_part
@@ -25,7 +25,7 @@ from sharer.core.inventory import Inventory
 from sharer.core.quantities import format_bytes
 from sharer.core.slices.plan import Plan
 from sharer.core.unchanged import while_unchanged
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 UNSERVED_AFTER_S = 30.0  # running without what it asks for; List and checkpoint have named it long before
 _MPS = ("nvidia-cuda-mps-server", "nvidia-cuda-mps-control")

@@ -19,7 +19,7 @@ all of them: the end does not depend on which source spoke first, and a reading 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from enum import StrEnum
 
 from sharer.core.holders.evidence import (
@@ -35,7 +35,7 @@ from sharer.core.holders.evidence import (
 from sharer.core.holders.observations import ContainerKind, PodSeen, PodsSeen
 from sharer.core.holders.testimony import Testimony
 from sharer.core.unchanged import while_unchanged
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 KUBELET_GRACE_S = 10.0  # after its start, `List` may be empty or partial though pods run (kubelet-contract §22)
 UNCLAIMED_GRACE_S = 60.0  # an Allocate that no source has named by then came to nothing (kubelet-contract §5)

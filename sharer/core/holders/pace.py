@@ -8,9 +8,8 @@ the first answer may be too early, and a slice is free only when two in a row ar
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 BURST = 3
 GAP_S = 0.2  # between two calls, whatever happens

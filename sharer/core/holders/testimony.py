@@ -7,10 +7,10 @@ API both, cgroups and process lists only who is alive. Here they are put togethe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from sharer.core.device_id import uuid_part
 from sharer.core.holders.evidence import CheckpointReading, Evidence, Holder, SliceKey
+from sharer.core.values import replace
 
 Holders = tuple[Holder, ...]
 

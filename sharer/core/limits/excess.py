@@ -8,14 +8,13 @@ excuse, and it does not add up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from sharer.core.holders.findings import Finding, FindingKind
 from sharer.core.holders.observations import PodSeen
 from sharer.core.limits.limits import MemoryBound, Tenant, TenantKey
 from sharer.core.limits.usage import Usage
 from sharer.core.quantities import duration, format_bytes
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 ExcessKey = tuple[TenantKey, str]
 """A container, and the UUID of the GPU or MIG device."""

@@ -15,7 +15,7 @@ an earlier run, has set with less knowledge is as good, and what lies above is s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 from sharer.core.device_id import DeviceId, Strategy, recognise
 from sharer.core.edits import NodeFacts
@@ -39,7 +39,7 @@ from sharer.core.policy.model import ComputePolicy, MemoryPolicy, Policy
 from sharer.core.slices.cut import all_targets
 from sharer.core.slices.plan import Slice, rules_by_device
 from sharer.core.unchanged import while_unchanged
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,12 +15,12 @@ Nothing here tells a time, so it is another value only if something else is true
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 
 from sharer.core.device_id import DeviceId, Strategy, uuid_part
 from sharer.core.edits import NodeFacts
 from sharer.core.mps.state import MpsGpu, MpsInterface, MpsState, why_not_served
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 STAYS_UP_S = 10.0  # without a break, after a failure, before slices are offered again
 BACK = f"its MPS control daemon is back, and must serve for {STAYS_UP_S:g} s without a break first"

@@ -12,12 +12,12 @@ clients is reported with that cure, and restarted as soon as they have ended.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from enum import Enum, auto
 
 from sharer.core.mps.daemon import Abilities, Launch, Look, MpsClient
 from sharer.core.mps.state import SHARED_MEMORY, MpsGpu, MpsInterface, MpsState
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 BACK_OFF_S, MAX_BACK_OFF_S = 1.0, 60.0  # doubled with each start that comes to nothing
 SETTLE_S = 2.0  # a server that cannot use its GPU is there for a moment before it is gone

@@ -7,8 +7,6 @@ strategy cannot hold a share of compute. So equal wishes are equal policies.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sharer.core.device_id import Strategy
 from sharer.core.policy.checks import check_list_size, check_rules
 from sharer.core.policy.enforcers import (
@@ -58,6 +56,7 @@ from sharer.core.policy.values import (
     resource_name,
     text,
 )
+from sharer.core.values import replace
 
 API_VERSION = "sharer.dev/v1alpha1"
 KIND = "SharingPolicy"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import TypeVar
 
 from sharer.core.policy.located import LocatedList, LocatedMapping, LocatedNode, LocatedScalar
 from sharer.core.policy.model import Auto, Comparison
 from sharer.core.policy.resource_name import resource_template_problem
 from sharer.core.quantities import MIB, TIB, parse_duration_s, parse_memory_bytes, quantity
+from sharer.core.values import replace
 
 T = TypeVar("T")
 Reader = Callable[[LocatedNode], T]
@@ -29,15 +29,14 @@ MAX_OVERSUBSCRIBE = 100  # 150 is a percentage, not a factor
 
 _NULL = {"", "~", "null", "Null", "NULL"}
 _BOOLEAN = {"true", "false", "yes", "no", "on", "off", "y", "n"}
-_DECIMAL = re.compile(r"0|[1-9][0-9]*")
-_SIGNED = re.compile(r"-[0-9.]*[0-9][A-Za-z]*")
-_FRACTION = re.compile(r"[0-9]+\.[0-9]*|\.[0-9]+")
-_ODD_NUMBER = re.compile(  # a number to some YAML parser, and another one or text to the next
-    r"[-+]?(?:0[0-9_]+|0b[01_]+|0o[0-7]+|0x[0-9a-f_]+|[0-9]+_[0-9_]*|[0-9]+(?::[0-5]?[0-9])+(?:\.[0-9]*)?"
-    r"|(?:[0-9]+\.?[0-9]*|\.[0-9]+)e[-+]?[0-9]+|\.(?:inf|nan))|\+[0-9.]+",
-    re.IGNORECASE,
+_DECIMAL = re.compile(r"0|[1-9][0-9]*")  # every policy has one; what follows is compiled when first needed
+_SIGNED = r"-[0-9.]*[0-9][A-Za-z]*"
+_FRACTION = r"[0-9]+\.[0-9]*|\.[0-9]+"
+_ODD_NUMBER = (  # a number to some YAML parser, and another one or text to the next
+    r"(?i)[-+]?(?:0[0-9_]+|0b[01_]+|0o[0-7]+|0x[0-9a-f_]+|[0-9]+_[0-9_]*|[0-9]+(?::[0-5]?[0-9])+(?:\.[0-9]*)?"
+    r"|(?:[0-9]+\.?[0-9]*|\.[0-9]+)e[-+]?[0-9]+|\.(?:inf|nan))|\+[0-9.]+"
 )
-_PERCENT = r"[-+]?[0-9]*\.?[0-9]+ ?%"  # this and the next are compiled when first needed
+_PERCENT = r"[-+]?[0-9]*\.?[0-9]+ ?%"
 _FACTOR = r"(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,6})?"
 _ODD_UNIT = r"(?i)([0-9]+(?:\.[0-9]+)?) ?([KMGT])(?:i?b)?"
 _DURATIONS = "whole numbers with the units d, h, m, s, such as 10m or 1h30m, up to 365d"
@@ -83,9 +82,9 @@ def describe(node: LocatedNode) -> str:
         return f"the boolean {node.text}"
     if node.text.lower() in _BOOLEAN:
         return f"{node.text}, which is a boolean to some YAML parsers"
-    if _ODD_NUMBER.fullmatch(node.text):
+    if re.fullmatch(_ODD_NUMBER, node.text):
         return f"{shown(node.text)}, which YAML parsers read differently"
-    if any(form.fullmatch(node.text) for form in (_DECIMAL, _SIGNED, _FRACTION)):
+    if any(re.fullmatch(form, node.text) for form in (_DECIMAL, _SIGNED, _FRACTION)):
         return f"the number {node.text}" if len(node.text) <= 60 else f"a number of {len(node.text)} characters"
     return f"the text {shown(node.text)}"
 
@@ -105,7 +104,7 @@ def integer(minimum: int, maximum: int = MAX_INTEGER, *, also: str = "") -> Read
             cure = "" if is_short else f", which is more than {max(maximum, MAX_INTEGER)}"
         elif _DECIMAL.fullmatch(typed):
             cure = f"; write {typed} without quotes"
-        elif _ODD_NUMBER.fullmatch(typed):
+        elif re.fullmatch(_ODD_NUMBER, typed):
             cure = "; write a plain decimal number"
         elif re.fullmatch(_PERCENT, typed):
             cure = f"; write {typed.rstrip(' %')} without '%'"
@@ -179,7 +178,7 @@ def amount(*words: str) -> Reader[int]:
         found = shown(node.text)
         if re.fullmatch(_PERCENT, node.text):
             raise _refusal(f"{found} is a percentage, and memory is an amount", allowed)
-        if _SIGNED.fullmatch(node.text):
+        if re.fullmatch(_SIGNED, node.text):
             raise _refusal(f"{found} is negative", allowed)
         if _DECIMAL.fullmatch(node.text) and node.text != "0":
             raise _refusal(f"{found} has no unit", allowed)

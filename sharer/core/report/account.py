@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from sharer.core.change.rollout import PolicyInForce
 from sharer.core.change.transition import Listed
@@ -35,6 +34,7 @@ from sharer.core.report.node import (
 )
 from sharer.core.report.slice_counts import SliceNow, count, slices_now
 from sharer.core.slices.plan import Plan
+from sharer.core.values import replace
 
 
 def report_node(known: Known, about: About, now_s: float, stamp: Stamp) -> NodeReport:

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from sharer.core.known import About, Known, Stamp
 from sharer.core.report.account import report_status
 from sharer.core.report.gpu_node_size import TEXT_BYTES, fitted, plain, shortened
 from sharer.core.report.inventory import InventoryReport, report_inventory
 from sharer.core.report.node import NodeStatus, PolicyReport, WarningReport
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass, replace
 from typing import TypeVar
 
 from sharer.core.report.inventory import camel_case
 from sharer.core.report.node import GpuStatus, HolderReport, NodeStatus, WarningReport
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, field_names, replace
 
 MOST_BYTES = 64 * 1024  # of the status, as JSON
 MOST_HOLDERS = 160
@@ -172,8 +171,8 @@ def _size_bytes(item: object) -> int:
 
 def plain(value: object) -> object:
     """A value in the words of documents (`adapters/documents` writes the same), without what stays on the node."""
-    if is_dataclass(value):
-        return {name: plain(getattr(value, field)) for field, name in _names(type(value)) if field != _KEPT_ON_THE_NODE}
+    if names := _names(type(value)):
+        return {name: plain(getattr(value, field)) for field, name in names if field != _KEPT_ON_THE_NODE}
     if isinstance(value, tuple):
         return [plain(one) for one in value]
     return value
@@ -184,5 +183,5 @@ _NAMES: dict[type, tuple[tuple[str, str], ...]] = {}
 
 def _names(of: type) -> tuple[tuple[str, str], ...]:
     if of not in _NAMES:
-        _NAMES[of] = tuple((one.name, camel_case(one.name)) for one in fields(of))
+        _NAMES[of] = tuple((name, camel_case(name)) for name in field_names(of))
     return _NAMES[of]

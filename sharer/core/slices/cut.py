@@ -7,7 +7,6 @@ this device, in words; nothing is ever rounded up, and no limit of 0 exists: enf
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from typing import assert_never
 
 from sharer.core.device_id import DeviceId, Strategy
@@ -15,7 +14,7 @@ from sharer.core.inventory import Inventory, MigDevice, PhysicalGpu
 from sharer.core.policy.enforcers import Reasons, why_not_held, why_without_effect
 from sharer.core.policy.model import Auto, Exclusive, MemoryPolicy, Mig, Mps, Rule, TimeSlicing, made_by
 from sharer.core.quantities import GIB, MIB, format_bytes, round_down
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 SMALL_LIMIT_BYTES = 600 * MIB  # a CUDA context alone takes 200 to 600 MiB (gpu-limits §2)
 MPS_MIN_COMPUTE_CAPABILITY = (7, 0)

@@ -14,12 +14,12 @@ this changes those that are there and adds none; only their counts begin anew.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 
 from sharer.core.inventory import Inventory
 from sharer.core.tell.news import News, NewsKey, Reason, recovered
 from sharer.core.told import EventCounts
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
 BURST = 10  # Events at once
 EVERY_S = 20.0  # one more after each such time: a fleet of 1,000 nodes in trouble sends 50 a second

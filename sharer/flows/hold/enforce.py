@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 from sharer.core.brief import some_sentences
 from sharer.core.enforcement import Enforcement, after_verdicts
@@ -24,7 +24,7 @@ from sharer.core.limits.excess import Excess, measure
 from sharer.core.limits.limits import PromiseKey
 from sharer.core.ports.holders import CheckpointSource
 from sharer.core.unchanged import are_same
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 from sharer.flows.hold.diary import Diary
 from sharer.flows.hold.grip import Grip
 from sharer.flows.hold.tenancy import Tenancy

@@ -6,7 +6,6 @@ Read by the enforcing thread at each look; worked out again only where something
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from sharer.core.enforcer import ContainerCgroups
 from sharer.core.holders.evidence import CheckpointEntry
@@ -15,7 +14,7 @@ from sharer.core.limits.limits import PodCgroup, Tenant, Terms, find_tenants
 from sharer.core.limits.usage import Usage
 from sharer.core.ports.holders import CheckpointSource
 from sharer.core.unchanged import are_same
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 from sharer.flows.look.availability import terms_of
 from sharer.flows.state import NodeState
 

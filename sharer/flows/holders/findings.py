@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 from sharer.core.brief import some_sentences
 from sharer.core.holders.findings import find
+from sharer.core.values import replace
 from sharer.flows.holders.observe import our_resources
 from sharer.flows.state import NodeState
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from sharer.core.change.transition import DROP_AFTER_READINGS
 from sharer.core.holders.evidence import CheckpointReading, Evidence, ListReading, SliceKey, only_our_entries, only_ours
@@ -23,18 +23,20 @@ from sharer.core.holders.pace import Pace
 from sharer.core.inventory import Inventory
 from sharer.core.offers import Offer
 from sharer.core.policy.model import Policy, resource_for
-from sharer.core.ports.api import Followed
 from sharer.core.ports.holders import CgroupSource, CheckpointSource, ListSource, ProcessSource, ProcessTable
 from sharer.core.slices.plan import rules_by_device
 from sharer.core.unchanged import while_unchanged
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 from sharer.flows.holders.attribute import attribute
 from sharer.flows.holders.ledger_news import ledger_news
 from sharer.flows.holders.round_table import RoundTable
 from sharer.flows.inbox import Allocated, Hint, Inbox, News
 from sharer.flows.state import NodeState, NodeView
 
-IDLE_S = 10.0  # between calls of `List` while nobody holds anything, at least
+if TYPE_CHECKING:
+    from sharer.core.ports.api import Followed
+
+IDLE_S = 20.0  # between calls of `List` while nobody holds anything, at least
 HELD_S = 5.0  # while slices are held, and cgroups would tell of an end
 ALERT_S = 1.0  # while something is under way, or nothing but `List` would tell of an end
 RETRY_S = 2.0  # while the kubelet does not answer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from sharer.core.change.choice import KnownLabels, NodeLabels, UnknownLabels, choose_policy
 from sharer.core.change.rollout import (
@@ -20,8 +19,9 @@ from sharer.core.errors import NodeError, PolicyError
 from sharer.core.inventory import Inventory
 from sharer.core.policy.model import Policy
 from sharer.core.ports.policy import PolicyMemory, PolicySource, PolicyText
-from sharer.core.slices.plan import make_plan
+from sharer.core.slices.plan import check_lists
 from sharer.core.unchanged import while_unchanged
+from sharer.core.values import replace
 from sharer.flows.state import NodeState, NodeView
 
 LABELS_WAIT_S = 30.0  # a node without any policy waits so long for its labels, then takes the declared default
@@ -88,7 +88,7 @@ def reload(
 def _too_much(inventory: Inventory, policy: Policy) -> PolicyError | None:
     """Why the kubelet could not receive the lists of a policy on this node; None: it could."""
     try:
-        make_plan(inventory, policy)
+        check_lists(inventory, policy)
     except PolicyError as error:
         return error
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from sharer.core.brief import some
 from sharer.core.change.transition import Listing, step
@@ -15,6 +14,7 @@ from sharer.core.policy.model import Policy, Rivals
 from sharer.core.ports.injection import SliceSpecs
 from sharer.core.ports.kubelet import KubeletLink, ResourceAnswers, ResourceOptions
 from sharer.core.slices.plan import Plan, make_plan
+from sharer.core.values import replace
 from sharer.flows.look.availability import terms_of
 from sharer.flows.state import Basis, NodeState, NodeView
 

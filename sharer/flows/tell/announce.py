@@ -18,12 +18,12 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from typing import Protocol, TypeVar
 
 from sharer.core.api_error import ApiError
 from sharer.core.errors import SharerError
 from sharer.core.holders.observations import ApiTroubleKind, NodeSeen
+from sharer.core.values import dataclass, field_names
 from sharer.flows.state import NodeView
 
 GATHER_S = (0.5, 1.5)  # from a change to the look at it
@@ -179,7 +179,7 @@ class _Turn:
 
 _SILENT = frozenset({"driver_read_s", "pace", "basis", "facts_offered", "events"})
 """What of a view nobody tells of: when something was read, what lists were made from, and how much was told already."""
-_TOLD = tuple(one.name for one in fields(NodeView) if one.name not in _SILENT)
+_TOLD = tuple(name for name in field_names(NodeView) if name not in _SILENT)
 
 
 def _parts(view: NodeView) -> tuple[object, ...]:

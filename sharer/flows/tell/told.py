@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sharer.core.told import EventCounts, Evictions
+from sharer.core.values import replace
 from sharer.flows.state import NodeState
 
 WITHOUT_API = (
