@@ -8,13 +8,15 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from sharer.core.edits import Injection, OptIns
 from sharer.core.injection import is_cdi_kind
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, field_names
 
 ENV_PREFIX = "SHARER_AGENT_"
 PAUSE_LABELS = tuple(f"nvidia.com/gpu.deploy.{what}" for what in ("client", "device-plugin", "gpu-feature-discovery"))
@@ -75,7 +77,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
     Raises SystemExit(2) after saying what is wrong, and SystemExit(0) after --help, as argparse does.
     """
     parser = _parser()
-    known = {ENV_PREFIX + name.upper(): name for name in vars(parser.parse_args([]))}
+    known = {ENV_PREFIX + name.upper(): name for name in field_names(Settings)}
     for variable in sorted(environment):
         if not variable.startswith(ENV_PREFIX):
             continue
@@ -100,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         usage="sharer agent [FLAGS]; sharer agent --help lists them",
         description="Share this node's GPUs until told to stop.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_formatter(),
         allow_abbrev=False,
     )
 
@@ -167,6 +169,11 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     option("--log-format", defaults.log_format, "text or json", "FORMAT", _log_format)
     return parser
+
+
+def _formatter() -> Callable[..., argparse.HelpFormatter]:
+    """As wide as the terminal, like any other; but that is asked once, and not for every flag at each start."""
+    return partial(argparse.RawDescriptionHelpFormatter, width=shutil.get_terminal_size().columns - 2)
 
 
 class _Repeatable(argparse.Action):
