@@ -1,7 +1,8 @@
 """RUN_DIR/sharer.sock: whoever connects gets one answer, until the end of the stream. Root only.
 
 Nothing is read from a client, so a connection is all that it can spend, and it can hold a thread for no longer than the
-deadline of one answer. A few are served at a time; others wait in the kernel's queue.
+deadline of one answer. A few are served at a time, and their threads made as they come; others wait in the kernel's
+queue.
 
 The file comes into its place ready, by rename: its mode is set and somebody listens. That replaces the leftover of an
 agent that died, in the same step; only who holds the agent's lock may do so.
@@ -46,10 +47,9 @@ class LocalSocket:
         self._closed = threading.Event()
         self._listener: socket.socket | None = None
         self._identity: tuple[int, int] | None = None
-        self._threads = [
-            threading.Thread(target=self._serve, name=f"sharer-socket-{number}", daemon=True)
-            for number in range(CLIENTS)
-        ]
+        self._counting = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._waiting = 0  # of these, who waits for a client
 
     def open(self) -> None:
         """Listen from now on. Raises NodeError if the socket cannot be made; it may be tried again then."""
@@ -73,8 +73,7 @@ class LocalSocket:
             listener.close()
             raise self._cannot_listen(error) from error
         self._listener = listener
-        for thread in self._threads:
-            thread.start()
+        self._have_one_waiting()
 
     def close(self) -> None:
         """Stop listening and remove the socket, unless another one has its place. Answers under way have a second."""
@@ -86,7 +85,9 @@ class LocalSocket:
                 self.path.unlink()
         self._listener.shutdown(socket.SHUT_RDWR)  # wakes every thread that waits for a client
         until_s = time.monotonic() + _CLOSE_S
-        for thread in self._threads:
+        with self._counting:
+            threads = list(self._threads)
+        for thread in threads:
             thread.join(max(0.0, until_s - time.monotonic()))
         self._listener.close()
 
@@ -94,6 +95,20 @@ class LocalSocket:
         return NodeError(
             f"cannot listen on {self.path}: {error.strerror}; until it can, `sharer report` does not reach this agent"
         )
+
+    def _have_one_waiting(self) -> None:
+        """Start a thread if nobody waits for a client, and there may be one more."""
+        with self._counting:
+            if self._waiting or len(self._threads) == CLIENTS or self._closed.is_set():
+                return
+            thread = threading.Thread(target=self._serve, name=f"sharer-socket-{len(self._threads)}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+            self._waiting += 1
+
+    def _is_waiting(self, change: int) -> None:
+        with self._counting:
+            self._waiting += change
 
     def _serve(self) -> None:
         assert self._listener is not None
@@ -107,8 +122,12 @@ class LocalSocket:
                     level = logging.DEBUG
                 continue
             level = logging.WARNING
+            self._is_waiting(-1)
             with client:
+                with contextlib.suppress(RuntimeError):  # no thread can be made: the next client waits for this one
+                    self._have_one_waiting()
                 self._give(client)
+            self._is_waiting(+1)
 
     def _give(self, client: socket.socket) -> None:
         try:
