@@ -116,7 +116,7 @@ def open_outside(settings: Settings, library: LibrarySource | None) -> Iterator[
             specs=facts,
             kubelet=kubelet,
             kubelet_counters=kubelet.counters,
-            sources=open_sources(settings, watch, driver, api, closing),
+            sources=open_sources(settings, watch, driver, api),
             enforcers=make_enforcers(Reach(limits=driver, cgroups=containers, mps=mps.states)),
             open_mps=mps.open,
             containers=containers,
@@ -155,7 +155,6 @@ def open_sources(
     watch: DirectoryWatch,
     driver: NvmlDriver,
     api: FollowedApi | None,
-    closing: contextlib.ExitStack,
 ) -> Sources:
     """Who is asked who holds what."""
     return Sources(
@@ -163,7 +162,7 @@ def open_sources(
         cgroups=Cgroups(settings.cgroup_root, watch),
         processes=driver,
         table=ProcFs(settings.proc_root),
-        listed=closing.enter_context(contextlib.closing(PodResources(settings.pod_resources_socket))),
+        listed=PodResources(settings.pod_resources_socket),
         pods=api,
     )
 

@@ -30,9 +30,8 @@ def node() -> Iterator[Node]:
 
 
 @pytest.fixture
-def podresources(node: Node) -> Iterator[PodResources]:
-    with contextlib.closing(PodResources(node.kubelet.podresources_socket)) as podresources:
-        yield podresources
+def podresources(node: Node) -> PodResources:
+    return PodResources(node.kubelet.podresources_socket)
 
 
 def test_each_slice_has_the_container_that_holds_it_and_every_pod_is_named(
@@ -87,10 +86,10 @@ def test_an_error_of_the_kubelet_is_no_news(node: Node, podresources: PodResourc
 
 def test_a_kubelet_that_does_not_answer_is_left_alone_after_the_deadline(node: Node) -> None:
     node.kubelet.on_next_podresources_call(Hang())
-    with contextlib.closing(PodResources(node.kubelet.podresources_socket, deadline_s=2.0)) as podresources:
-        with pytest.raises(NodeError, match="Deadline Exceeded"):
-            podresources.read()
-        assert podresources.read().serial == 1
+    podresources = PodResources(node.kubelet.podresources_socket, deadline_s=2.0)
+    with pytest.raises(NodeError, match="Deadline Exceeded"):
+        podresources.read()
+    assert podresources.read().serial == 1
 
 
 def test_without_a_kubelet_there_is_no_news_and_the_place_is_named(tmp_path: Path) -> None:
@@ -117,7 +116,8 @@ def test_a_new_kubelet_is_asked_even_while_the_old_one_would_still_answer() -> N
     old, new = pb.ListPodResourcesResponse(), pb.ListPodResourcesResponse()
     old.pod_resources.add(name="old", namespace="d")
     new.pod_resources.add(name="new", namespace="d")
-    with serving(old) as socket, serving(new) as other, contextlib.closing(PodResources(socket)) as podresources:
+    with serving(old) as socket, serving(new) as other:
+        podresources = PodResources(socket)
         assert podresources.read().pods == {("d", "old")}
         os.replace(other, socket)
         assert podresources.read().pods == {("d", "new")}
@@ -131,8 +131,8 @@ def test_an_answer_above_grpcs_own_limit_is_read() -> None:
         device_id = f"GPU-5a3fc4a0-1f0e-4c5e-9d2b-6c3c3f1c1c1c::ts-{number}-1024"
         container.devices.add(resource_name=GPU, device_ids=[device_id])
     assert answer.ByteSize() > 4 * 2**20
-    with serving(answer) as socket, contextlib.closing(PodResources(socket)) as podresources:
-        assert len(podresources.read().holders) == 60_000
+    with serving(answer) as socket:
+        assert len(PodResources(socket).read().holders) == 60_000
 
 
 def test_a_pod_that_is_named_twice_is_one() -> None:
@@ -140,8 +140,8 @@ def test_a_pod_that_is_named_twice_is_one() -> None:
     for name in ("p", "p"):
         container = answer.pod_resources.add(name=name, namespace="d").containers.add(name="c")
         container.devices.add(resource_name=GPU, device_ids=["a"])
-    with serving(answer) as socket, contextlib.closing(PodResources(socket)) as podresources:
-        found = podresources.read()
+    with serving(answer) as socket:
+        found = PodResources(socket).read()
     assert found.pods == {("d", "p")}
     assert list(found.holders) == [(GPU, "a")]
 
@@ -151,31 +151,31 @@ def test_the_age_of_the_kubelet_is_that_of_its_socket_and_then_our_own_clocks() 
     clock, wall = Clock(), Clock()
     with serving(pb.ListPodResourcesResponse()) as socket:
         wall.now_s = os.stat(socket).st_mtime + 3.0
-        with contextlib.closing(PodResources(socket, clock=clock, wall_clock=wall)) as podresources:
-            assert podresources.read().kubelet_age_s == pytest.approx(3.0, abs=1e-3)
-            clock.now_s += 4.0
-            wall.now_s -= 1e6
-            assert podresources.read().kubelet_age_s == pytest.approx(7.0, abs=1e-3)
+        podresources = PodResources(socket, clock=clock, wall_clock=wall)
+        assert podresources.read().kubelet_age_s == pytest.approx(3.0, abs=1e-3)
+        clock.now_s += 4.0
+        wall.now_s -= 1e6
+        assert podresources.read().kubelet_age_s == pytest.approx(7.0, abs=1e-3)
 
 
 def test_a_kubelet_whose_socket_is_from_the_future_has_just_started() -> None:
     wall = Clock()
     with serving(pb.ListPodResourcesResponse()) as socket:
         wall.now_s = os.stat(socket).st_mtime - 3600.0
-        with contextlib.closing(PodResources(socket, clock=Clock(), wall_clock=wall)) as podresources:
-            assert podresources.read().kubelet_age_s == 0.0
+        podresources = PodResources(socket, clock=Clock(), wall_clock=wall)
+        assert podresources.read().kubelet_age_s == 0.0
 
 
 def test_a_restarted_kubelet_is_young_again(node: Node) -> None:
     clock = Clock()
-    with contextlib.closing(PodResources(node.kubelet.podresources_socket, clock=clock)) as podresources:
-        podresources.read()
-        clock.now_s += 3600.0
-        assert (podresources.read().kubelet_age_s or 0.0) >= 3600.0
-        node.kubelet.restart(same_inode=True)
-        found = podresources.read()
-        assert found.kubelet_age_s is not None
-        assert found.kubelet_age_s < 60.0
+    podresources = PodResources(node.kubelet.podresources_socket, clock=clock)
+    podresources.read()
+    clock.now_s += 3600.0
+    assert (podresources.read().kubelet_age_s or 0.0) >= 3600.0
+    node.kubelet.restart(same_inode=True)
+    found = podresources.read()
+    assert found.kubelet_age_s is not None
+    assert found.kubelet_age_s < 60.0
 
 
 @contextlib.contextmanager

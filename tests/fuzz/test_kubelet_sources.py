@@ -121,7 +121,7 @@ def ask() -> Iterator[Ask]:
         server.add_insecure_port(f"unix:{folder}/k.sock")
         server.start()
         closing.callback(lambda: server.stop(None).wait())
-        source = closing.enter_context(contextlib.closing(PodResources(Path(folder) / "k.sock")))
+        source = PodResources(Path(folder) / "k.sock")
         os.utime(f"{folder}/k.sock")
 
         def give(answer: bytes) -> ListReading | None:

@@ -161,7 +161,7 @@ def test_a_list_of_pods_beyond_all_measure_is_no_news() -> None:
         server.add_insecure_port(f"unix:{folder}/s")
         server.start()
         podresources = PodResources(Path(folder, "s"), deadline_s=10)
-        with contextlib.closing(podresources), pytest.raises(NodeError, match="larger than max"):
+        with pytest.raises(NodeError, match="larger than max"):
             podresources.read()
         server.stop(0).wait()
 
