@@ -14,11 +14,7 @@ from sharer.adapters.nvml.discovery import at_driver, look
 from sharer.adapters.nvml.errors import VERSION_MISMATCH, NvmlCallError
 from sharer.adapters.nvml.faults import Faults
 from sharer.adapters.nvml.library import InstalledLibrary, LibrarySource, is_given
-from sharer.adapters.nvml.limits import answer_all
-from sharer.adapters.nvml.modes import read_mode, set_mode
-from sharer.adapters.nvml.processes import read_processes
 from sharer.adapters.nvml.session import Session, explain
-from sharer.adapters.nvml.topology import read_topology
 from sharer.adapters.nvml.worker import Worker
 from sharer.core.enforcer import LimitAnswer, LimitQuestion
 from sharer.core.errors import AwayError, FinalError, NodeError
@@ -30,7 +26,7 @@ T = TypeVar("T")
 
 CALL_DEADLINE_S = 10.0  # NVML answers in microseconds to milliseconds; a second where a GPU wakes up or links are asked
 OPEN_DEADLINE_S = 90.0  # nvmlInit wakes every GPU, 1 to 4 s each without the persistence daemon; 16 GPUs at most
-LISTEN_S = 1.0  # one wait for events, of which an idle agent makes one after the other; closing waits for its end
+LISTEN_S = 1.5  # one wait for events, of which an idle agent makes one after the other; closing waits for its end
 CLOSE_WITHIN_S = 2.0  # the agent must end within 5 s, whatever NVML does (kubelet-contract §19, row 40)
 REOPEN_AFTER_S = 60.0  # how soon a session in doubt is opened anew: see `session`
 
@@ -38,7 +34,8 @@ REOPEN_AFTER_S = 60.0  # how soon a session in doubt is opened anew: see `sessio
 class NvmlDriver:
     """The node's GPUs through NVML: a `GpuDriver`, `HealthSource` and `ProcessSource` (core.ports). For any thread.
 
-    Nothing is opened before the first question, and a missing driver is looked for anew at each one.
+    Nothing is opened before the first question, and a missing driver is looked for anew at each one. What is asked only
+    when the kubelet has registered us is imported then.
     """
 
     def __init__(
@@ -81,6 +78,8 @@ class NvmlDriver:
 
         Raises NodeError as `discover` does.
         """
+        from sharer.adapters.nvml.topology import read_topology
+
         return read_topology(self._ask)
 
     def signs(self) -> tuple[GpuSigns, ...]:
@@ -89,18 +88,28 @@ class NvmlDriver:
 
     def processes(self) -> RawProcesses:
         """What runs on the GPUs now, by the host's PIDs. Raises NodeError as `discover` does."""
+        from sharer.adapters.nvml.processes import read_processes
+
         return self._ask(read_processes)
 
     def limits(self, questions: Sequence[LimitQuestion], *, within_s: float | None = None) -> list[LimitAnswer]:
         """Read memory limits of cgroups, or set them and read them back. See `core.enforcer.MemoryLimits`."""
-        return self._ask(lambda session: answer_all(session, questions), within_s=within_s) if questions else []
+        if not questions:
+            return []
+        from sharer.adapters.nvml.limits import answer_all
+
+        return self._ask(lambda session: answer_all(session, questions), within_s=within_s)
 
     def compute_mode(self, uuid: str) -> int:
         """The compute mode of a GPU, as NVML numbers it. Raises NodeError as `discover` does."""
+        from sharer.adapters.nvml.modes import read_mode
+
         return self._ask(lambda session: read_mode(session, uuid))
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
         """Set the compute mode of a GPU, and read it back. Raises NodeError if it is not in force then."""
+        from sharer.adapters.nvml.modes import set_mode
+
         self._ask(lambda session: set_mode(session, uuid, mode))
 
     def wait_for_xid(self, timeout_s: float) -> XidEvent | None:
@@ -117,14 +126,14 @@ class NvmlDriver:
     def close(self) -> None:
         """Let go of the driver, so that it can be unloaded or a GPU reset. The next question opens it again.
 
-        Takes up to a second where somebody waits for XIDs. Raises NodeError if NVML does not let go soon.
+        Takes LISTEN_S at most where somebody waits for XIDs. Raises NodeError if NVML does not let go soon.
         """
         self._worker.resume()
         self._worker.run(self._close, within_s=CLOSE_WITHIN_S)
         self._worker.stop()
 
     def pause(self, reason: str) -> None:
-        """See `core.ports.driver.Pausable`. Takes up to a second where somebody waits for XIDs."""
+        """See `core.ports.driver.Pausable`. Takes LISTEN_S at most where somebody waits for XIDs."""
         self._paused = reason
         self._going_on.clear()
         self._worker.run(self._close, within_s=CLOSE_WITHIN_S)

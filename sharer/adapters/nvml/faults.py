@@ -94,14 +94,14 @@ class Faults:
             watch = self.start_watch(session)
         except NodeError:
             watch = None  # whoever waits for XIDs is told; the look goes on without
-        signs = tuple(self._look(session.calls, gpu, watch) for gpu in session.gpus() if gpu.uuid is not None)
+        signs = tuple(self._look(session.calls, gpu, watch) for gpu in session.known() if gpu.uuid is not None)
         if watch is not None:
             watch.listen()
         return signs
 
     def _look(self, calls: Calls, gpu: FoundGpu, watch: Watch | None) -> GpuSigns:
         uuid = gpu.uuid or ""
-        error = gpu.error
+        error, recovery_action = gpu.error, None
         if gpu.handle is not None:
             try:
                 calls.memory(gpu.handle)
@@ -109,6 +109,7 @@ class Faults:
                 error = None if failure.optional else failure
         if error is None:
             self._lost.pop(uuid, None)
+            recovery_action = None if gpu.handle is None else _recovery_action(calls, gpu.handle)
         elif error.gpu_lost:
             self._lost[uuid] = str(error)
         # Any other error is no clear answer: a GPU that was lost is not back for it, one that was not is not lost.
@@ -120,7 +121,7 @@ class Faults:
             lost=self._lost.get(uuid),
             monitored=monitored,
             monitored_problem=problem,
-            recovery_action=None if gpu.handle is None else _recovery_action(calls, gpu.handle),
+            recovery_action=recovery_action,
         )
 
     def _hear(self, event: XidEvent | None) -> None:

@@ -59,6 +59,7 @@ class Session:
         self.empty = False  # no GPUs: a new session is the only way to see one come
         self._uuids: dict[int, str] = {}
         self._handles: dict[str, Handle] = {}
+        self._found: list[FoundGpu] = []  # when they were last counted
 
     def gpus(self) -> list[FoundGpu]:
         """Every GPU of the session, with or without a handle. Raises NvmlCallError if not even their number is told."""
@@ -67,7 +68,17 @@ class Session:
         found = [self._gpu(index) for index in range(count)]
         if any(gpu.handle is None for gpu in found):
             self.doubtful = True
+        self._found = found
         return found
+
+    def known(self) -> list[FoundGpu]:
+        """The GPUs as last found, if each had a handle then; whether one still answers is for the caller to ask.
+
+        Else as `gpus`. Raises NvmlCallError as it does.
+        """
+        if self._found and all(gpu.handle is not None for gpu in self._found):
+            return self._found
+        return self.gpus()
 
     def handle(self, uuid: str) -> Handle:
         """A GPU of this session by its UUID. Raises NvmlCallError if it is not there, or lost."""

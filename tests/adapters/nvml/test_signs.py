@@ -108,8 +108,21 @@ def test_an_unclear_answer_makes_a_gpu_neither_lost_nor_found(
     node.clear(loss)
     unclear = node.fail(function, 999, uuid="GPU-a")
     node.fail("nvmlDeviceGetMemoryInfo", 999, uuid="GPU-a")
+    driver.discover()  # which looks for its handle again
     assert driver.signs()[0].lost is not None
     node.clear(unclear)
+
+
+def test_a_look_asks_the_gpus_that_are_known_without_looking_for_them_again(
+    make_node: MakeNode, open_driver: OpenDriver
+) -> None:
+    """There are twenty looks a minute; who exists is asked by the full ones."""
+    node = make_node(A, B)
+    driver = open_driver(node)
+    assert driver.signs() == (fine("GPU-a"), fine("GPU-b"))
+    node.fail("nvmlDeviceGetHandleByIndex_v2", 999)
+    node.fail("nvmlDeviceGetUUID", 999)
+    assert driver.signs() == (fine("GPU-a"), fine("GPU-b"))
 
 
 def test_a_gpu_without_memory_figures_answers_all_the_same(make_node: MakeNode, open_driver: OpenDriver) -> None:
