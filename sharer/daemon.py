@@ -51,12 +51,12 @@ if TYPE_CHECKING:  # imported after the kubelet has registered us
     from sharer.flows.tell.announce import Announcing
     from sharer.pages import PageServer
 
-CYCLE_S = 3.0  # a changed policy, a driver that came late, a GPU that does not answer are noticed within this time
+CYCLE_S = 4.0  # a changed policy, a driver that came late, a GPU that does not answer are noticed within this time
 REFRESH_S = 10.0  # between two full looks at a driver that answers
 API_AFTER_S = 10.0  # at the latest: the official client is imported after the kubelet has registered us (DESIGN §10)
 REGISTERING_S = 0.05  # a registration takes some 20 ms, and longer if `List` and all else is asked at the same time
 BLIND_S = 10.0  # after the start without a word about who holds what: then the node is taken for an empty one
-GIVE_BACK_AFTER_S = 2.0  # the API server's first list is read, and the first report published; freed memory goes back
+GIVE_BACK_AFTER_S = 4.0  # the API server's first list is read, and the first report published; freed memory goes back
 GIVE_BACK_EVERY_S = 60.0  # as it does later, after many pods have started or ended at once
 ENFORCER_END_S = 2.0  # for the enforcing thread to let go of the driver before that is closed
 BLIND = f"nothing is offered before the kubelet's checkpoint or list could be read once, or {BLIND_S:g} s are over"
@@ -94,7 +94,6 @@ def share(settings: Settings, outside: Outside, state: NodeState, stop: threadin
     beside = Beside(settings, outside, state, inbox, stop)
     rounds = Rounds(settings, outside, state, inbox, beside, stop, cycle_s)
     in_background("stop", partial(wake_at_the_end, outside, inbox, beside, stop))
-    in_background("xids", partial(watch_xids, outside.health, inbox, stop, lambda: state.view.driver_problem))
     follow(outside.sources, inbox)
     news: list[News] = []
     while not stop.is_set():
@@ -270,7 +269,11 @@ class Beside:
         collect_garbage()
         self.is_running = True
         self._give_back_s = time.monotonic() + GIVE_BACK_AFTER_S
-        outside = self._outside
+        outside, state = self._outside, self._state
+        # The driver notes XIDs from the first look at the GPUs on: what came before this is waited for, too.
+        in_background(
+            "xids", lambda: watch_xids(outside.health, self._inbox, self._stop, lambda: state.view.driver_problem)
+        )
         self._enforcing = Enforcing(self._state, outside.enforcers, outside.containers, outside.sources.checkpoint)
         self._enforcer = in_background("enforce", partial(self._enforcing.run, self._stop))
         if self._settings.http is not None:

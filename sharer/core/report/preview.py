@@ -8,7 +8,6 @@ asked as the agent asks it, cycle by cycle, and what changes from one answer to 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import ClassVar
 
 from sharer.core.change.rollout import turn_s
@@ -30,9 +29,9 @@ from sharer.core.policy.model import Policy
 from sharer.core.report.inventory import inventory_from
 from sharer.core.report.node import HolderReport, NodeReport
 from sharer.core.slices.plan import Plan, Refusal, make_plan
-from sharer.core.values import dataclass
+from sharer.core.values import dataclass, replace
 
-CYCLE_S = 3.0  # between two looks of an agent
+CYCLE_S = 4.0  # between two looks of an agent
 _SETTLED_S = DROP_AFTER_S + (DROP_AFTER_READINGS + 1) * CYCLE_S  # free slices are dropped, and room is used, by then
 
 

@@ -300,7 +300,7 @@ def test_a_live_plan_shows_the_steps_and_the_pods_in_the_way(run_dir: Path, tmp_
     assert ran.out.startswith(f"{tmp_path}/policy.yaml on node-7, which takes it at once:\n")
     steps = [line.split()[:5] for line in ran.out.splitlines() if "nvidia.com/gpu.shared" in line]
     assert ["0s", "GPU", "0", "3", "nvidia.com/gpu.shared"] in steps
-    assert ["3s", "GPU", "1", "8", "nvidia.com/gpu.shared"] in steps
+    assert ["4s", "GPU", "1", "8", "nvidia.com/gpu.shared"] in steps
     assert "default/train-1 (c): ts-2-20480 of GPU 0, held; slices wait for it" in ran.out
 
 

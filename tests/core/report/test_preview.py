@@ -44,7 +44,7 @@ def test_the_policy_in_force_changes_nothing() -> None:
 def test_free_slices_are_withdrawn_then_new_ones_offered_then_the_old_ones_dropped() -> None:
     plan = live(known(node(gpu(0)), policy(time_slicing(2))), policy(time_slicing(4)))
     old, new = "ts-0-40960 ts-1-40960", "ts-0-20480 ts-1-20480 ts-2-20480 ts-3-20480"
-    assert told(plan) == [(0.0, "withdraw", old), (3.0, "offer", new), (30.0, "drop", old)]
+    assert told(plan) == [(0.0, "withdraw", old), (4.0, "offer", new), (32.0, "drop", old)]
     assert (plan.waiting, plan.in_the_way) == ((), ())
 
 
@@ -54,8 +54,8 @@ def test_held_slices_drain_until_the_patience_ends_and_name_the_pods_in_the_way(
     assert told(plan) == [
         (0.0, "drain", "ts-0-40960"),
         (0.0, "withdraw", "ts-1-40960"),
-        (3.0, "offer", "ts-0-20480 ts-1-20480"),
-        (30.0, "drop", "ts-1-40960"),
+        (4.0, "offer", "ts-0-20480 ts-1-20480"),
+        (32.0, "drop", "ts-1-40960"),
         (600.0, "overdue", "ts-0-40960"),
     ]
     assert [(one.uuid, one.reason) for one in plan.waiting] == [

@@ -23,7 +23,7 @@ from tests.flows.sources import UUID, A, B, SaidBy, of_pod, running
 
 TRAIN = named("train", uid="uid-train")
 DOWN = NodeError("the kubelet does not list pod resources: connection refused")
-CYCLE_S = 3.0  # the daemon looks so often, whatever `next_look_s` says
+CYCLE_S = 4.0  # the daemon looks so often, whatever `next_look_s` says
 
 
 class ObserveLab:
@@ -221,7 +221,7 @@ def silent(lab: ObserveLab) -> None:
 @pytest.mark.parametrize(
     ("sentence", "prepare", "calls"),
     [
-        ("nobody holds anything", idle, 6),
+        ("nobody holds anything", idle, 3),
         ("slices are held", settled, 12),
         ("slices are held, and cgroups cannot be read", blind, 60),
         ("the kubelet does not answer", silent, 30),
