@@ -13,20 +13,22 @@ import socket
 import stat
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 from sharer.core.errors import InputError
+from sharer.core.values import dataclass
 
 KUBELET_SOCKET = "kubelet.sock"
 _MAX_PATH_BYTES = 107  # sun_path of a unix socket address, less its final zero
-_OURS = re.compile(r"sharer-[A-Za-z0-9._-]{1,20}-[0-9a-f]{12}\.sock")
-_LONGEST_NAME_BYTES = len("sharer--.sock") + 20 + 12
+_PREFIX = "sharer-"
+_OURS = rf"{_PREFIX}[A-Za-z0-9._-]{{1,20}}-[0-9a-f]{{12}}\.sock"
+_LONGEST_NAME_BYTES = len(f"{_PREFIX}-.sock") + 20 + 12
 _CONNECT_DEADLINE_S = 1.0
 _FRAME_HEADER_BYTES = 9  # of HTTP/2: length, type, flags, stream
 _SETTINGS = b"\x04"  # the type
 
 
-class FileIdentity(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FileIdentity:
     """One file, and not another of the same name. Inode numbers come back at once, so the change time counts too."""
 
     device: int
@@ -94,7 +96,7 @@ def check_directory(directory: Path) -> None:
 def new_name(resource: str) -> str:
     """A file name that was never used: an ending gRPC server unlinks its path, whoever has it by then (§16.1)."""
     readable = re.sub(r"[^A-Za-z0-9._-]", "-", resource.rpartition("/")[2])[:20] or "resource"
-    return f"sharer-{readable}-{os.urandom(6).hex()}.sock"
+    return f"{_PREFIX}{readable}-{os.urandom(6).hex()}.sock"
 
 
 def remove_leftovers(directory: Path) -> list[str]:
@@ -103,7 +105,8 @@ def remove_leftovers(directory: Path) -> list[str]:
     with contextlib.suppress(OSError):  # no directory yet, or not ours to read: then nothing of ours is in it
         for name in sorted(os.listdir(directory)):
             path = directory / name
-            if _OURS.fullmatch(name) and stat.S_ISSOCK(path.lstat().st_mode) and not listens(path):
+            is_ours = name.startswith(_PREFIX) and re.fullmatch(_OURS, name)
+            if is_ours and stat.S_ISSOCK(path.lstat().st_mode) and not listens(path):
                 path.unlink()
                 removed.append(name)
     return removed

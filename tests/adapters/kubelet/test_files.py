@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from sharer.adapters.kubelet import GrpcKubeletLink, sockets
 from sharer.adapters.watch import DirectoryWatch
 from sharer.core.errors import InputError
+from sharer.core.values import replace
 from tests.fakes.no_descriptor_left import no_descriptor_left
 
 
@@ -99,7 +100,7 @@ def test_a_socket_file_is_told_from_a_later_one_of_the_same_name(directory: Path
     dead_socket(path)
     again = sockets.identify(path)
     assert again is not None
-    assert again._replace(inode=first.inode) != first
+    assert replace(again, inode=first.inode) != first
 
 
 def test_a_socket_file_without_a_listener_is_not_a_kubelet(directory: Path) -> None:
