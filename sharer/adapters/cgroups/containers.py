@@ -142,7 +142,7 @@ class CgroupTree:
                 path = sys.intern(f"{pod}/{folder}")  # each reading has it, and whoever waits for a name
                 inner = _inner(path)
                 name = self._name(pod, path, inner, uid)
-                found.append(ContainerCgroup(container_id=own_id, path=path, inner=inner, name=name))
+                found.append(ContainerCgroup(container_id=sys.intern(own_id), path=path, inner=inner, name=name))
         with self._lock:
             known = self._names.get(pod, {})
             for gone in known.keys() - {one.path for one in found}:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 from sharer.adapters.kube.wire import Container, ContainerStatus, Pod
@@ -18,29 +18,29 @@ _COUNT = re.compile(r"([0-9]{1,12})(k|M|G|T|Ki|Mi|Gi|Ti)?")
 _MULTIPLES = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
-def pod_seen(pod: Pod) -> PodSeen:
-    """A pod in the core's words."""
+def pod_seen(pod: Pod, text: Callable[[str], str] = str) -> PodSeen:
+    """A pod in the core's words. `text`: `sys.intern` where the kubelet and the cgroups name the same pods, too."""
     metadata, spec = pod.metadata, pod.spec
     annotations = metadata.annotations or {}
     static_uid = (annotations.get(_HASH) or annotations[_MIRROR]) if _MIRROR in annotations else ""
     return PodSeen(
-        uid=metadata.uid,
-        cgroup_uid=static_uid or metadata.uid,
+        uid=text(metadata.uid),
+        cgroup_uid=text(static_uid or metadata.uid),
         namespace=sys.intern(metadata.namespace),  # 50,000 pods of a cluster have few, and 6 MB of copies
-        name=metadata.name,
+        name=text(metadata.name),
         phase=_PHASES.get(pod.status.phase, PodPhase.UNKNOWN),
         is_deleting=metadata.deletion_timestamp is not None,
         node_name=None if spec.node_name is None else sys.intern(spec.node_name),
         containers=(
-            *_seen(spec.init_containers or (), _ids(pod.status.init_container_statuses or ()), init=True),
-            *_seen(spec.containers or (), _ids(pod.status.container_statuses or ()), init=False),
+            *_seen(spec.init_containers or (), _ids(pod.status.init_container_statuses or (), text), init=True),
+            *_seen(spec.containers or (), _ids(pod.status.container_statuses or (), text), init=False),
         ),
     )
 
 
-def _ids(statuses: Iterable[ContainerStatus]) -> Mapping[str, str]:
+def _ids(statuses: Iterable[ContainerStatus], text: Callable[[str], str]) -> Mapping[str, str]:
     """By container name; those that have never started are missing."""
-    return {one.name: one.container_id.rpartition("://")[2] for one in statuses if one.container_id}
+    return {one.name: text(one.container_id.rpartition("://")[2]) for one in statuses if one.container_id}
 
 
 def _seen(containers: Iterable[Container], ids: Mapping[str, str], *, init: bool) -> Iterable[ContainerSeen]:

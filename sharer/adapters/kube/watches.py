@@ -5,8 +5,10 @@ One list and one watch each, whatever happens on the node (P33).
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -45,7 +47,7 @@ def watch_pods(
         call=Call(verb="list", resource=PODS, query={"fieldSelector": f"spec.nodeName={node_name}"}),
         one=msgspec.json.Decoder(Pod),
         page=msgspec.json.Decoder(Page[Pod]),
-        seen=pod_seen,
+        seen=partial(pod_seen, text=sys.intern),
         missed="phases and deletions of pods are unknown, and slices come back on the kubelet's and the cgroups' word",
     )
     return ObjectWatch(client, collection, told, clock=clock, pause=pause)
