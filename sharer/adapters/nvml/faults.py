@@ -94,19 +94,21 @@ class Faults:
             watch = self.start_watch(session)
         except NodeError:
             watch = None  # whoever waits for XIDs is told; the look goes on without
-        signs = tuple(self._look(session.calls, gpu, watch) for gpu in session.known() if gpu.uuid is not None)
+        signs = tuple(self._look(session, gpu, watch) for gpu in session.known() if gpu.uuid is not None)
         if watch is not None:
             watch.listen()
         return signs
 
-    def _look(self, calls: Calls, gpu: FoundGpu, watch: Watch | None) -> GpuSigns:
-        uuid = gpu.uuid or ""
+    def _look(self, session: Session, gpu: FoundGpu, watch: Watch | None) -> GpuSigns:
+        calls, uuid = session.calls, gpu.uuid or ""
         error, recovery_action = gpu.error, None
         if gpu.handle is not None:
             try:
                 calls.memory(gpu.handle)
             except NvmlCallError as failure:
                 error = None if failure.optional else failure
+        if error is not None:
+            session.forget()  # it may be that the driver is gone: the next look finds its GPUs anew, or says why not
         if error is None:
             self._lost.pop(uuid, None)
             recovery_action = None if gpu.handle is None else _recovery_action(calls, gpu.handle)

@@ -80,6 +80,10 @@ class Session:
             return self._found
         return self.gpus()
 
+    def forget(self) -> None:
+        """Have `known` find the GPUs again."""
+        self._found = []
+
     def handle(self, uuid: str) -> Handle:
         """A GPU of this session by its UUID. Raises NvmlCallError if it is not there, or lost."""
         if uuid not in self._handles:

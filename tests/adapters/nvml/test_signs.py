@@ -125,6 +125,19 @@ def test_a_look_asks_the_gpus_that_are_known_without_looking_for_them_again(
     assert driver.signs() == (fine("GPU-a"), fine("GPU-b"))
 
 
+def test_a_driver_that_is_gone_is_found_out_by_the_second_look(make_node: MakeNode, open_driver: OpenDriver) -> None:
+    """One GPU's error may be its own; then the GPUs are counted again, which a dead driver refuses."""
+    node = make_node(A)
+    driver = open_driver(node)
+    driver.signs()
+    node.fail("*", 999)
+    driver.signs()
+    with pytest.raises(NodeError, match="999"):
+        driver.signs()
+    node.clear()
+    assert driver.signs() == (fine("GPU-a"),)
+
+
 def test_a_gpu_without_memory_figures_answers_all_the_same(make_node: MakeNode, open_driver: OpenDriver) -> None:
     """P25: that it has none is an answer, so it is back after a loss."""
     node = make_node(SimulatedGpu(uuid="GPU-a", memory_bytes=None))
