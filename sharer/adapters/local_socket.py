@@ -106,7 +106,7 @@ class LocalSocket:
             self._threads.append(thread)
             self._waiting += 1
 
-    def _is_waiting(self, change: int) -> None:
+    def _count_waiting(self, change: int) -> None:
         with self._counting:
             self._waiting += change
 
@@ -122,12 +122,12 @@ class LocalSocket:
                     level = logging.DEBUG
                 continue
             level = logging.WARNING
-            self._is_waiting(-1)
+            self._count_waiting(-1)
             with client:
                 with contextlib.suppress(RuntimeError):  # no thread can be made: the next client waits for this one
                     self._have_one_waiting()
                 self._give(client)
-            self._is_waiting(+1)
+            self._count_waiting(+1)
 
     def _give(self, client: socket.socket) -> None:
         try:

@@ -23,9 +23,7 @@ from sharer.core.values import replace
 
 MAX_TEXT_BYTES = 2**20  # a ConfigMap holds at most 1 MiB, all its keys together
 _DATA = "..data"  # kubelet's link to the version of a mounted ConfigMap that counts
-_RESTED_S = (
-    2.0  # since a file's last change: the next one has another time then, however coarse the file system's clock
-)
+_RESTED_S = 2.0  # since a file's last change: the next one has another time then, however coarse the clock of files
 _SWAPS = 5  # of the link during one look, after which the next cycle looks again
 
 
@@ -89,7 +87,8 @@ class MountedPolicies:
             except FileNotFoundError:
                 continue
             if version == self._path or os.path.realpath(link) == str(version):
-                self._read = {path: read for path, read in self._read.items() if path.parent == version}
+                there = {version / name for name in texts}
+                self._read = {path: read for path, read in self._read.items() if path in there}
                 return texts  # else its files may have been removed one by one while they were read
         raise NodeError(f"policy {self._path} is being replaced, or a link in it leads nowhere; what was read stays")
 
