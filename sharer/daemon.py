@@ -20,6 +20,7 @@ from sharer.adapters.heap import give_back
 from sharer.adapters.lock import AgentLock
 from sharer.adapters.nvml import LibrarySource
 from sharer.adapters.yaml_text import read_policy_text
+from sharer.core.change.transition import CYCLE_S
 from sharer.core.errors import FinalError, SharerError
 from sharer.core.policy.model import Policy
 from sharer.core.ports.driver import XidEvent
@@ -51,7 +52,6 @@ if TYPE_CHECKING:  # imported after the kubelet has registered us
     from sharer.flows.tell.announce import Announcing
     from sharer.pages import PageServer
 
-CYCLE_S = 4.0  # a changed policy, a driver that came late, a GPU that does not answer are noticed within this time
 REFRESH_S = 10.0  # between two full looks at a driver that answers
 API_AFTER_S = 10.0  # at the latest: the official client is imported after the kubelet has registered us (DESIGN §10)
 REGISTERING_S = 0.05  # a registration takes some 20 ms, and longer if `List` and all else is asked at the same time

@@ -27,6 +27,7 @@ from sharer.core.quantities import MIB
 from sharer.core.slices.plan import Plan, Room
 from sharer.core.values import dataclass, replace
 
+CYCLE_S = 4.0  # between two looks of an agent: a changed policy, a late driver, a GPU that is lost are noticed by then
 DROP_AFTER_S = 30.0  # Unhealthy for at least this long before an ID is dropped
 DROP_AFTER_READINGS = 2  # and so many readings of `List` and checkpoint without a holder
 SETTLED_AFTER_S = 2.0  # the kubelet has taken in by then that an ID is Unhealthy: it starts no Allocate for it

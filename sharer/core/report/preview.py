@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from sharer.core.change.rollout import turn_s
-from sharer.core.change.transition import DROP_AFTER_READINGS, DROP_AFTER_S, Listed, Listing, step
+from sharer.core.change.transition import CYCLE_S, DROP_AFTER_READINGS, DROP_AFTER_S, Listed, Listing, step
 from sharer.core.device_id import recognise, uuid_part
 from sharer.core.errors import InputError
 from sharer.core.holders.evidence import (
@@ -31,7 +31,6 @@ from sharer.core.report.node import HolderReport, NodeReport
 from sharer.core.slices.plan import Plan, Refusal, make_plan
 from sharer.core.values import dataclass, replace
 
-CYCLE_S = 4.0  # between two looks of an agent
 _SETTLED_S = DROP_AFTER_S + (DROP_AFTER_READINGS + 1) * CYCLE_S  # free slices are dropped, and room is used, by then
 
 

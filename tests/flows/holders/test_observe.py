@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from sharer.core.change.rollout import PolicyInForce
+from sharer.core.change.transition import CYCLE_S
 from sharer.core.errors import AwayError, NodeError
 from sharer.core.holders.evidence import CgroupReading, ListReading, SliceKey, SourceStatus
 from sharer.core.holders.ledger import Entry, State
@@ -23,7 +24,6 @@ from tests.flows.sources import UUID, A, B, SaidBy, of_pod, running
 
 TRAIN = named("train", uid="uid-train")
 DOWN = NodeError("the kubelet does not list pod resources: connection refused")
-CYCLE_S = 4.0  # the daemon looks so often, whatever `next_look_s` says
 
 
 class ObserveLab:
@@ -47,7 +47,7 @@ class ObserveLab:
         while (due_s := max(min(next_look_s(self.state.view), cycle_s), self.now_s)) <= end_s:
             self.now_s = due_s
             if due_s >= cycle_s:
-                cycle_s = due_s + CYCLE_S
+                cycle_s = due_s + CYCLE_S  # the daemon looks so often, whatever `next_look_s` says
             said.append(self.look())
         self.now_s = end_s
         return [one for one in said if one is not None]
