@@ -65,6 +65,14 @@ class MountedConfigMap:
 # ---- a file
 
 
+def a_file(directory: Path, *, age_s: float) -> tuple[Path, Clock, MountedPolicies]:
+    """A policy that was written so long ago, and the clock that says so."""
+    path, clock = directory / "policy.yaml", Clock()
+    path.write_text("one")
+    clock.now_s = path.stat().st_ctime + age_s
+    return path, clock, MountedPolicies(path, wall_s=clock)
+
+
 def test_a_file_serves_every_node_and_is_read_again_each_time(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text("one")
@@ -78,11 +86,8 @@ def test_a_file_serves_every_node_and_is_read_again_each_time(tmp_path: Path) ->
 
 
 def test_a_file_that_has_rested_is_read_again_only_when_it_is_another(tmp_path: Path) -> None:
-    path, clock = tmp_path / "policy.yaml", Clock()
-    path.write_text("one")
-    clock.now_s = path.stat().st_ctime + 60.0
-    source = MountedPolicies(path, wall_s=clock)
-    (first,) = source.shelf().texts.values()
+    path, clock, source = a_file(tmp_path, age_s=60.0)
+    first = source.shelf().texts["policy.yaml"]
     assert source.shelf().texts["policy.yaml"] is first
     first_ns = path.stat().st_ctime_ns
     while path.stat().st_ctime_ns == first_ns:  # a file system's clock ticks every few milliseconds
@@ -97,11 +102,8 @@ def test_a_file_that_has_rested_is_read_again_only_when_it_is_another(tmp_path: 
 
 def test_a_file_that_was_just_written_is_read_again(tmp_path: Path) -> None:
     """The next write may leave it with the same size and, by a coarse clock, the same times."""
-    path, clock = tmp_path / "policy.yaml", Clock()
-    path.write_text("one")
-    clock.now_s = path.stat().st_ctime + 0.5
-    source = MountedPolicies(path, wall_s=clock)
-    (first,) = source.shelf().texts.values()
+    _, _, source = a_file(tmp_path, age_s=0.5)
+    first = source.shelf().texts["policy.yaml"]
     assert source.shelf().texts["policy.yaml"] is not first
 
 
